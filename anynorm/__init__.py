@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from anynorm.layers.baselines.pointwise import DynamicTanh as DynamicTanh
     from anynorm.layers.baselines.sparse_switch import SparseSwitchNorm as SparseSwitchNorm
     from anynorm.layers.conditioning import condition as condition
+    from anynorm.layers.masking import mask as mask
     from anynorm.layers.norm import CustomNorm as CustomNorm
     from anynorm.layers.norm import Norm as Norm
     from anynorm.layers.registered import GroupedNorm as GroupedNorm

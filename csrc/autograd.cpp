@@ -39,7 +39,8 @@ OptionalTensor optional(const Tensor& tensor) { return tensor.defined() ? Option
 
 // Compute gradients by the reference, so that they can be differentiated again.
 variable_list differentiable_backward(const Plan& plan, const Inputs& inputs, const Tensor& y, const Tensor& stats,
-                                      const Tensor& labels, const Tensor& dy, const Needs& needs) {
+                                      const Tensor& labels, const Members& members, const Tensor& dy,
+                                      const Needs& needs) {
   static const auto reference = c10::Dispatcher::singleton().findSchemaOrThrow("anynorm::reference_backward", "");
   const Problem& p = plan.p;
   OptionalTensors params, running;
@@ -52,7 +53,7 @@ variable_list differentiable_backward(const Plan& plan, const Inputs& inputs, co
   for (bool need : needs) needed.push_back(need);
   torch::jit::Stack stack;
   torch::jit::push(stack, inputs[X], params, optional(y), running, optional(labels), plan.spec, plan.eps, plan.slope,
-                   plan.group, dy, needed);
+                   plan.group, optional(members.tensor), members.num_samples, dy, needed);
   reference.callBoxed(stack);
   std::vector<Tensor> computed = stack.back().toTensorVector();
   variable_list grads(NUM_INPUTS);
@@ -66,6 +67,7 @@ struct NormalizeBackward : torch::autograd::Node {
   std::array<SavedVariable, NUM_INPUTS> inputs;  // except the residual
   SavedVariable y, stats;
   Tensor labels;
+  Members members;
 
   std::string name() const override { return "AnynormNormalizeBackward"; }
 
@@ -88,16 +90,17 @@ struct NormalizeBackward : torch::autograd::Node {
     TORCH_CHECK(x.scalar_type() == dy[0].scalar_type(), "anynorm: x was saved as ", dy[0].scalar_type(), "; got ",
                 x.scalar_type());
     if (at::GradMode::is_enabled())
-      return differentiable_backward(*plan, unpacked, saved_y, saved_stats, labels, dy[0], needs);
+      return differentiable_backward(*plan, unpacked, saved_y, saved_stats, labels, members, dy[0], needs);
     at::AutoDispatchBelowADInplaceOrView guard;
     unpacked[RESIDUAL] = saved_y;  // only whether there is one
-    Inputs grads = run_backward(*plan, unpacked, saved_y, saved_stats, labels, dy[0], needs);
+    Inputs grads = run_backward(*plan, unpacked, saved_y, saved_stats, labels, dy[0], needs, members);
     return variable_list(grads.begin(), grads.end());
   }
 };
 
 // Add the node to the autograd graph, if an input needs a gradient.
-void record(const PlanPointer& plan, const Inputs& inputs, Tensor& y, const Tensor& stats, const Tensor& labels) {
+void record(const PlanPointer& plan, const Inputs& inputs, Tensor& y, const Tensor& stats, const Tensor& labels,
+            const Members& members) {
   bool needs_grad = false;
   for (const Tensor& input : inputs) needs_grad |= input.defined() && input.requires_grad();
   if (!needs_grad || !at::GradMode::is_enabled()) return;
@@ -114,6 +117,7 @@ void record(const PlanPointer& plan, const Inputs& inputs, Tensor& y, const Tens
   if (!plan->p.recompute) node->stats = SavedVariable(stats, /*is_output=*/false);
   node->plan = plan;
   node->labels = labels;
+  node->members = members;
 }
 
 // Python
@@ -128,13 +132,13 @@ struct Definition {
   std::mutex mutex;
 
   Settings settings() const { return {spec, eps, slope, group}; }
-  PlanPointer plan(const Tensor& x) {
-    Shape shape = shape_of(x);
+  PlanPointer plan(const Tensor& x, const Members& members) {
+    Shape shape = shape_of(x, members);
     std::lock_guard<std::mutex> lock(mutex);
     for (const auto& [known, plan] : plans)
       if (known == shape) return plan;
     if (plans.size() >= MAX_PLANS) plans.clear();
-    plans.emplace_back(shape, find_plan(x, settings()));
+    plans.emplace_back(shape, find_plan(x, settings(), members));
     return plans.back().second;
   }
 
@@ -183,10 +187,11 @@ bool read_tensors(PyObject* tuple, const F& f) {
 }
 
 // normalize(definition, x, params, running_stats, labels, num_batches, num_skipped, momentum) -> (y, stats), or None
-// for inputs that are not plain tensors on the CPU, or parameters in float64.
+// for inputs that are not plain tensors on the CPU, or parameters in float64. A mask or batch index and the number of
+// samples may follow.
 PyObject* normalize(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
   HANDLE_TH_ERRORS
-  TORCH_CHECK(num_args == 8, "anynorm: normalize takes 8 arguments; got ", num_args);
+  TORCH_CHECK(num_args == 8 || num_args == 10, "anynorm: normalize takes 8 or 10 arguments; got ", num_args);
   auto* definition = static_cast<Definition*>(PyCapsule_GetPointer(args[0], CAPSULE));
   if (!definition) return nullptr;
   double momentum = PyFloat_AsDouble(args[7]);
@@ -196,6 +201,12 @@ PyObject* normalize(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
   Tensor given, given_labels, num_batches, num_skipped;
   bool is_plain = read_tensor(args[1], given) && given.defined() && read_tensor(args[4], given_labels) &&
                   read_tensor(args[5], num_batches) && read_tensor(args[6], num_skipped);
+  Members members;
+  if (num_args == 10) {
+    is_plain = is_plain && read_tensor(args[8], members.tensor) && members.tensor.defined();
+    members.num_samples = PyLong_AsLongLong(args[9]);
+    if (PyErr_Occurred()) return nullptr;
+  }
   TORCH_CHECK(PyTuple_Check(args[2]) && PyTuple_GET_SIZE(args[2]) == NUM_INPUTS - 1, "anynorm: ", NUM_INPUTS - 1,
               " parameters are needed");
   is_plain = is_plain && given.is_cpu() &&
@@ -214,15 +225,16 @@ PyObject* normalize(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
   {
     pybind11::gil_scoped_release no_gil;
     inputs[X] = dense(given, definition->settings());
-    PlanPointer plan = definition->plan(inputs[X]);
+    if (members.tensor.defined()) members.tensor = members.tensor.contiguous().clone();
+    PlanPointer plan = definition->plan(inputs[X], members);
     Tensor labels = given_labels.defined() ? given_labels.contiguous().clone() : Tensor();
     RunningStats buffers(*plan, running);
     {
       at::AutoDispatchBelowADInplaceOrView guard;
-      std::tie(y, stats) = run_forward(*plan, inputs, buffers, labels);
+      std::tie(y, stats) = run_forward(*plan, inputs, buffers, labels, members);
       if (momentum >= 0) buffers.update(*plan, stats, optional(num_batches), optional(num_skipped), momentum);
     }
-    record(plan, inputs, y, stats, labels);
+    record(plan, inputs, y, stats, labels, members);
   }
   PyObject *first = THPVariable_Wrap(y), *second = THPVariable_Wrap(stats);
   PyObject* result = PyTuple_Pack(2, first, second);
@@ -235,7 +247,8 @@ PyObject* normalize(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
 PyMethodDef METHODS[] = {
     {"define", define, METH_VARARGS, "define(spec, eps, slope, group): the settings of a pass."},
     {"normalize", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(normalize)), METH_FASTCALL,
-     "normalize(definition, x, params, running_stats, labels, num_batches, num_skipped, momentum): y and the "
+     "normalize(definition, x, params, running_stats, labels, num_batches, num_skipped, momentum[, members, "
+     "num_samples]): y and the "
      "statistics."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef MODULE = {

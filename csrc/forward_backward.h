@@ -22,13 +22,34 @@ struct Pass : Gradients {
   using Gradients::Gradients;
   const T* x = static_cast<const T*>(t.x);
 
+  // A range of rows of a sample, or of positions of a strip (channels last), which may be those of a list.
+  struct Range {
+    int64_t sample, at, column, count;  // `at` is the offset in x, `column` the first column
+    const int64_t* list;
+  };
+  // Call f(rows) with the passes over the rows of a sample in contiguous memory.
+  template <class F>
+  INLINE void with_rows(int64_t s, const F& f) const {
+    if (p.ragged) f(Rows<T, ValidValues>{p.length, {t.valid + s * p.length, t.extents[s]}});
+    else f(Rows<T>{p.length});
+  }
+  // Set the values at hidden positions to 0; in contiguous memory, the passes over rows do it.
+  void hide(T* values) const {
+    if (!p.ragged || !p.last) return;
+    const int64_t* hidden = t.list + t.offsets[n];
+    int64_t count = t.offsets[n + 1] - t.offsets[n];
+    for_chunks(num_chunks(count, double(columns)), count, [&](int64_t, int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; i++) std::memset(values + hidden[i] * columns, 0, size_t(columns) * sizeof(T));
+    });
+  }
+
   // Compute the coefficients of every affine by prepare_affine(affine, lo, hi, scratch), which returns k, and call
-  // compute(scratch, k, offset in x, first column, count) for ranges of rows, or of positions of a strip. Coefficients
-  // of several samples are computed once.
+  // compute(scratch, k, range), with k of the first column, for all ranges. Coefficients of several samples are
+  // computed once.
   template <class Prepare, class Compute>
   void for_rows(const Prepare& prepare_affine, const Compute& compute) const {
     int64_t size = p.last ? p.length : columns, values = p.last ? p.channels : p.length,
-            items = n * (p.last ? p.strips : 1) * size;
+            items = p.ragged && p.last ? t.offsets[n] : n * (p.last ? p.strips : 1) * size;
     int64_t chunks = num_chunks(items, double(values));
     Scratch* scratch = new_scratch(p.affine_per_sample ? chunks : p.affines);
     const float** k = arena().take<const float*>(p.affine_per_sample ? chunks : p.affines);
@@ -39,10 +60,17 @@ struct Pass : Gradients {
         int64_t unit = begin / size, s = p.last ? unit / p.strips : unit,
                 first = p.last ? unit % p.strips * p.channels : begin - unit * size;
         next = std::min(end, (unit + 1) * size);
+        Range range = {s, begin * values, first, next - begin, nullptr};
+        if (p.ragged && p.last) {
+          s = std::upper_bound(t.offsets, t.offsets + n, begin) - t.offsets - 1;
+          first = 0;
+          next = std::min(end, t.offsets[s + 1]);
+          range = {s, 0, 0, next - begin, t.list + begin};
+        }
         int64_t i = p.affine_per_sample ? chunk : affine_of(s);
         if (p.affine_per_sample)
           k[i] = prepare_affine(s, first, p.last ? first + p.channels : first + next - begin, scratch[i]);
-        compute(scratch[i], k[i] + first, begin * values, first, next - begin);
+        compute(scratch[i], k[i] + first, range);
       }
     });
   }
@@ -53,13 +81,18 @@ struct Pass : Gradients {
     T* y = static_cast<T*>(t.y);
     for_rows([&](int64_t affine_index, int64_t lo, int64_t hi,
                  Scratch& w) { return coefficients(affine_index, lo, hi, w).k; },
-             [&](Scratch& w, const float* k, int64_t at, int64_t j, int64_t count) {
+             [&](Scratch& w, const float* k, const Range& range) {
+               int64_t at = range.at, j = range.column, count = range.count;
                Affine affine = {k, w.a + j, w.b + j};
                with_output<T>(p, t, at, [&](const auto& output) {
-                 if (p.last) Positions<T>{p.channels, p.channels}.scale(x + at, y + at, count, affine, output);
-                 else Rows<T>{p.length}.scale(x + at, y + at, count, affine, output);
+                 if (p.last)
+                   Positions<T>{p.channels, p.channels, range.list}.scale(x + at, y + at, count, affine, output);
+                 else
+                   with_rows(range.sample,
+                             [&](const auto& rows) { rows.scale(x + at, y + at, count, affine, output); });
                });
              });
+    hide(y);
   }
 
   void backward() {
@@ -79,15 +112,21 @@ struct Pass : Gradients {
           int64_t at = affine_index * columns;
           return input_gradient_coefficients(affine_index, lo, hi, g + at, h + at, d_means, d_vars, global, w);
         },
-        [&](Scratch& w, const float* k, int64_t at, int64_t j, int64_t count) {
+        [&](Scratch& w, const float* k, const Range& range) {
+          int64_t at = range.at, j = range.column, count = range.count;
           Affine affine = {k, w.a + j, w.b + j};
           RoundedLines lines = {w.shift + j, w.slope + j, w.offset + j};
           with_gradient<T>(p, t, at, true, [&](const auto& gradient) {
             if (p.last)
-              Positions<T>{p.channels, p.channels}.input_gradient(x + at, dx + at, count, affine, lines, gradient);
-            else Rows<T>{p.length}.input_gradient(x + at, dx + at, count, affine, lines, gradient);
+              Positions<T>{p.channels, p.channels, range.list}.input_gradient(x + at, dx + at, count, affine, lines,
+                                                                              gradient);
+            else
+              with_rows(range.sample, [&](const auto& rows) {
+                rows.input_gradient(x + at, dx + at, count, affine, lines, gradient);
+              });
           });
         });
+    hide(dx);
   }
 
   // Compute g and h of each affine and column, with k, the rounded mean, in place of mu. Each thread computes a range
@@ -106,9 +145,10 @@ struct Pass : Gradients {
       int64_t lo = begin * block, hi = std::min(width, end * block), previous = -1;
       Scratch& w = scratch[chunk];
       const float* k = nullptr;
-      // Add the sums over positions from the offset `at` in x, or over those of a list, to an affine, from column
-      // `from`.
-      auto add = [&](int64_t affine_index, int64_t from, int64_t at, int64_t positions, const int64_t* list) {
+      // Add the sums over positions of sample s from the offset `at` in x, or over those of a list, to an affine, from
+      // column `from`.
+      auto add = [&](int64_t affine_index, int64_t s, int64_t from, int64_t at, int64_t positions,
+                     const int64_t* list) {
         int64_t to = from + hi - lo, out = affine_index * columns + from;
         if (affine_index != previous || p.strips > 1)
           k = (needs_z ? coefficients(affine_index, from, to, w) : mix_means(affine_index, from, to, w)).k;
@@ -117,16 +157,19 @@ struct Pass : Gradients {
         with_gradient<T>(p, t, at, false, [&](const auto& gradient) {
           if (p.last)
             Positions<T>{p.channels, hi - lo, list}.sums(x + at, positions, affine, gradient, g + out, h + out);
-          else Rows<T>{p.length}.sums(x + at, hi - lo, affine, gradient, g + out, h + out);
+          else with_rows(s, [&](const auto& rows) { rows.sums(x + at, hi - lo, affine, gradient, g + out, h + out); });
         });
       };
       for (int64_t i = 0; by_class && i < p.affines; i++)
-        add(i, lo, lo, sorted.begin[i + 1] - sorted.begin[i], sorted.samples + sorted.begin[i]);
-      for (int64_t s = 0; !by_class && s < (at_once ? 1 : n); s++)
+        add(i, 0, lo, lo, sorted.begin[i + 1] - sorted.begin[i], sorted.samples + sorted.begin[i]);
+      bool listed = p.ragged && p.last;
+      for (int64_t s = 0; listed && s < (at_once ? 1 : n); s++)
+        add(affine_of(s), s, lo, lo, at_once ? t.offsets[n] : t.num_valid(s), t.list + t.offsets[s]);
+      for (int64_t s = 0; !by_class && !listed && s < (at_once ? 1 : n); s++)
         for (int64_t strip = 0; strip < (p.last ? p.strips : 1); strip++) {
           int64_t first = p.last ? strip * p.length * p.channels + lo : lo * p.length;
-          add(affine_of(s), strip * p.channels + lo, s * columns * p.length + first, at_once ? n * p.length : p.length,
-              nullptr);
+          add(affine_of(s), s, strip * p.channels + lo, s * columns * p.length + first,
+              at_once ? n * p.length : p.length, nullptr);
         }
     });
   }

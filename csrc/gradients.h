@@ -52,6 +52,7 @@ struct Gradients : Tables {
     return sum_chunks([&](Sums& sums, int64_t begin, int64_t end) {
       for (int64_t affine_index = begin; affine_index < end; affine_index++) {
         if (!p.affine_per_sample && p.classes && !std::count(t.labels, t.labels + n, affine_index)) continue;
+        if (p.ragged && p.affine_per_sample && !t.num_valid(affine_index)) continue;
         Row row = mix(affine_index, 0, columns, *sums.scratch);
         affine_gradients(affine_index, row, g + affine_index * columns, h + affine_index * columns, d_means, d_vars,
                          sums);
@@ -142,7 +143,9 @@ struct Gradients : Tables {
     });
     for (const Cut& cut : p.cuts)
       for (int64_t row = 0; cut.uses_batch && row < cut.rows; row++) {
-        double per_column = cut.is_local ? double(cut.samples_per_part * p.length) : t.counts[row];
+        double per_column = !cut.is_local ? t.counts[row]
+                            : p.ragged    ? double(t.num_valid(row))
+                                          : double(cut.samples_per_part * p.length);
         double inverse_count = 1.0 / std::max(per_column * double(columns / cut.width), 1.0);
         for (int64_t i = cut.offset + row * cut.width, end = i + cut.width; i < end; i++) {
           d_means[i] *= inverse_count;
@@ -205,7 +208,8 @@ struct Gradients : Tables {
     float* __restrict shift = w.shift;
     for_segments(lo, hi, [&](int64_t g, int64_t begin, int64_t end) {
       Line local = local_line(affine_index, begin, d_means, d_vars);
-      double wm = row_weight(mean_weights, g), wv = row_weight(var_weights, g), inverse_count = 1.0 / double(p.length);
+      double wm = row_weight(mean_weights, g), wv = row_weight(var_weights, g),
+             inverse_count = 1.0 / double(p.ragged ? std::max<int64_t>(t.num_valid(affine_index), 1) : p.length);
       if (p.row_cut < 0) {
 #pragma GCC ivdep
         for (int64_t j = begin; j < end; j++) round_line(global[at + j] + local, k[j], shift[j], slope[j], offset[j]);

@@ -73,15 +73,43 @@ INLINE auto row_totals(const F& vector_sum) {
 INLINE float lane(float value, int64_t) { return value; }
 INLINE float lane(const Vector& value, int64_t i) { return value[i]; }
 
-// Compute the mean and variance of n values of each of ROWS rows, and merge them into those of the `done` values before
-// them.
-template <class V, int64_t ROWS, class T>
-INLINE void block_moments(const T* x, int64_t stride, int64_t n, double done, double* mean, double* var) {
-  double inverse_count = 1.0 / double(n);
+// The values of a row that count: all, or the valid ones of a sample with a mask. The row is used up to `end`, and the
+// operator keeps the last lanes of a vector at j, as keep_last.
+struct AllValues {
+  static constexpr bool is_masked = false;
+  INLINE int64_t end(int64_t length) const { return length; }
+  INLINE int64_t count(int64_t, int64_t n) const { return n; }
+  template <class V>
+  INLINE V operator()(V value, int64_t, int64_t last) const {
+    return keep_last(value, last);
+  }
+};
+struct ValidValues {
+  const int32_t* valid;  // -1 or 0 for each value of the row
+  int64_t extent;        // end of the last valid value
+  static constexpr bool is_masked = true;
+  INLINE int64_t end(int64_t) const { return extent; }
+  INLINE int64_t count(int64_t start, int64_t n) const {
+    int32_t total = 0;
+    for (int64_t j = start; j < start + n; j++) total -= valid[j];
+    return total;
+  }
+  template <class V>
+  INLINE V operator()(V value, int64_t j, int64_t last) const {
+    return keep_last(keep_valid(value, valid + j), last);
+  }
+};
+
+// Compute the mean and variance of the n values from `start` of each of ROWS rows, of which `values` count, and merge
+// them into those of the `done` values before them.
+template <class V, int64_t ROWS, class T, class K>
+INLINE void block_moments(const T* x, int64_t stride, int64_t n, int64_t values, double done, const K& keep,
+                          int64_t start, double* mean, double* var) {
+  double inverse_count = 1.0 / double(values);
   auto centre = row_totals<V, ROWS>([&](int64_t r) {
                   V s[2] = {};
                   for_vectors<V>(n, [&](int64_t j, int i, int64_t count) {
-                    s[i] += keep_last(load_as<V>(x + r * stride + j), count);
+                    s[i] += keep(load_as<V>(x + r * stride + j), start + j, count);
                   });
                   return s[0] + s[1];
                 }) *
@@ -91,7 +119,7 @@ INLINE void block_moments(const T* x, int64_t stride, int64_t n, double done, do
     V d1[2] = {}, d2[2] = {};
     float c = lane(centre, r);
     for_vectors<V>(n, [&](int64_t j, int i, int64_t count) {
-      V d = keep_last(load_as<V>(x + r * stride + j) - c, count);
+      V d = keep(load_as<V>(x + r * stride + j) - c, start + j, count);
       d1[i] += d;
       d2[i] += d * d;
     });
@@ -104,17 +132,23 @@ INLINE void block_moments(const T* x, int64_t stride, int64_t n, double done, do
     if constexpr (ROWS == 1)  // rows that are summed at once have only one block
       if (done > 0) {
         row = {*mean, *var};
-        merge(row, done, block, double(n));
+        merge(row, done, block, double(values));
       }
     mean[r] = row.mean;
     var[r] = row.var;
   }
 }
 
-template <class V, int64_t ROWS, class T>
-INLINE void row_moments(const T* x, int64_t length, double* mean, double* var) {
-  for (int64_t start = 0; start < length; start += BLOCK)
-    block_moments<V, ROWS>(x + start, length, std::min(BLOCK, length - start), double(start), mean, var);
+template <class V, int64_t ROWS, class T, class K>
+INLINE void row_moments(const T* x, int64_t length, const K& keep, double* mean, double* var) {
+  int64_t done = 0, end = keep.end(length);
+  if constexpr (K::is_masked) *mean = *var = 0;
+  for (int64_t start = 0; start < end; start += BLOCK) {
+    int64_t n = std::min(BLOCK, end - start), values = keep.count(start, n);
+    if (!K::is_masked || values)
+      block_moments<V, ROWS>(x + start, length, n, values, double(done), keep, start, mean, var);
+    done += values;
+  }
 }
 
 // The rows of coefficients by which z = a (x - k) + b is computed.
@@ -124,18 +158,19 @@ struct Affine {
 };
 
 // Add the sums over rows to g and h (see above); `at` is the offset of the first row.
-template <class V, int64_t ROWS, class T, class D>
-INLINE void row_sums(const T* x, int64_t at, int64_t length, Affine affine, const D& gradient, double* g, double* h) {
-  for (int64_t start = 0; start < length; start += BLOCK) {
+template <class V, int64_t ROWS, class T, class K, class D>
+INLINE void row_sums(const T* x, int64_t at, int64_t length, const K& keep, Affine affine, const D& gradient, double* g,
+                     double* h) {
+  for (int64_t start = 0, end = keep.end(length); start < end; start += BLOCK) {
     V products[ROWS];
     auto first = row_totals<V, ROWS>([&](int64_t r) {
       V s[2] = {}, m[2] = {};
       float k = affine.k[r], a = affine.a[r], b = affine.b[r];
-      for_vectors<V>(std::min(BLOCK, length - start), [&](int64_t j, int i, int64_t count) {
+      for_vectors<V>(std::min(BLOCK, end - start), [&](int64_t j, int i, int64_t count) {
         int64_t index = at + start + r * length + j;
-        V centered = load_as<V>(x + index) - k, d = keep_last(gradient(index, centered, a, b), count);
+        V centered = load_as<V>(x + index) - k, d = keep(V(gradient(index, centered, a, b)), start + j, count);
         s[i] += d;
-        m[i] += d * keep_last(centered, count);
+        m[i] += d * keep(centered, start + j, count);
       });
       products[r] = m[0] + m[1];
       return s[0] + s[1];
@@ -148,53 +183,62 @@ INLINE void row_sums(const T* x, int64_t at, int64_t length, Affine affine, cons
   }
 }
 
-// The passes over rows of `length` contiguous values.
-template <class T>
+// The passes over rows of `length` contiguous values, of which those of `keep` count; the others are 0 in y and dx.
+template <class T, class K = AllValues>
 struct Rows {
   int64_t length;
+  K keep = {};
 
   // Call f(row, offset, a value of the vector type, number of rows) for groups of rows.
   template <int64_t AT_ONCE, class F>
   INLINE void each(int64_t rows, const F& f) const {
     int64_t r = 0;
-    if (length < LANES) {
+    if (keep.end(length) < LANES) {
       for (; r < rows; r++) f(r, r * length, float(), std::integral_constant<int64_t, 1>());
       return;
     }
-    if (length <= SHORT)
-      for (; r + AT_ONCE <= rows; r += AT_ONCE) f(r, r * length, Vector(), std::integral_constant<int64_t, AT_ONCE>());
+    if constexpr (!K::is_masked)
+      if (length <= SHORT)
+        for (; r + AT_ONCE <= rows; r += AT_ONCE)
+          f(r, r * length, Vector(), std::integral_constant<int64_t, AT_ONCE>());
     for (; r < rows; r++) f(r, r * length, Vector(), std::integral_constant<int64_t, 1>());
+  }
+  // Call f(j, vector type) for the vectors of a row, and set the values after them to 0.
+  template <class V, class F>
+  INLINE void write(T* row, const F& f) const {
+    int64_t end = keep.end(length);
+    for_vectors<V>(end, [&](int64_t j, int, int64_t) { store(row + j, keep(V(f(j)), j, WIDTH<V>)); });
+    if constexpr (K::is_masked) std::memset(row + end, 0, size_t(length - end) * sizeof(T));
   }
   void moments(const T* x, int64_t rows, double* mean, double* var) const {
     each<LANES>(rows, [&](int64_t r, int64_t at, auto v, auto n) {
-      row_moments<decltype(v), n()>(x + at, length, mean + r, var + r);
+      row_moments<decltype(v), n()>(x + at, length, keep, mean + r, var + r);
     });
   }
   template <class D>
   void sums(const T* x, int64_t rows, Affine affine, const D& gradient, double* g, double* h) const {
     each<LANES>(rows, [&](int64_t r, int64_t at, auto v, auto n) {
-      row_sums<decltype(v), n()>(x, at, length, affine + r, gradient, g + r, h + r);
+      row_sums<decltype(v), n()>(x, at, length, keep, affine + r, gradient, g + r, h + r);
     });
   }
   template <class O>
   void scale(const T* x, T* y, int64_t rows, Affine affine, const O& output) const {
     each<1>(rows, [&](int64_t r, int64_t at, auto v, auto) {
+      using V = decltype(v);
       float k = affine.k[r], a = affine.a[r], b = affine.b[r];
-      for_vectors<decltype(v)>(length, [&](int64_t j, int, int64_t) {
-        store(y + at + j, output((load_as<decltype(v)>(x + at + j) - k) * a + b, at + j));
-      });
+      write<V>(y + at, [&](int64_t j) { return output((load_as<V>(x + at + j) - k) * a + b, at + j); });
     });
   }
   template <class D>
   void input_gradient(const T* x, T* dx, int64_t rows, Affine affine, const RoundedLines& lines,
                       const D& gradient) const {
     each<1>(rows, [&](int64_t r, int64_t at, auto v, auto) {
+      using V = decltype(v);
       float k = affine.k[r], a = affine.a[r], b = affine.b[r], shift = lines.shift[r], slope = lines.slope[r],
             offset = lines.offset[r];
-      for_vectors<decltype(v)>(length, [&](int64_t j, int, int64_t) {
-        using V = decltype(v);
+      write<V>(dx + at, [&](int64_t j) {
         V value = load_as<V>(x + at + j), d = gradient(at + j, V(value - k), a, b);
-        store(dx + at + j, d * a + ((value - shift) * slope + offset));
+        return d * a + ((value - shift) * slope + offset);
       });
     });
   }
@@ -265,7 +309,7 @@ INLINE void column_sums(const T* x, int64_t channel, const P& position, int64_t 
 }
 
 // The passes over channels_last memory: positions are `stride` values apart, and the first `channels` values of each
-// are used. Moments and sums are those of the positions in `list`, if there is one.
+// are used. The positions are those of `list`, if there is one.
 template <class T>
 struct Positions {
   int64_t stride, channels;
@@ -296,17 +340,20 @@ struct Positions {
   }
   template <class O>
   void scale(const T* x, T* y, int64_t positions, Affine affine, const O& output) const {
-    for (int64_t s = 0, at = 0; s < positions; s++, at += stride)
+    for (int64_t s = 0; s < positions; s++) {
+      int64_t at = (list ? list[s] : s) * stride;
       vectors([&](int64_t c, auto v) {
         using V = decltype(v);
         V z = (load_as<V>(x + at + c) - load_as<V>(affine.k + c)) * load_as<V>(affine.a + c) + load_as<V>(affine.b + c);
         store(y + at + c, output(z, at + c));
       });
+    }
   }
   template <class D>
   void input_gradient(const T* x, T* dx, int64_t positions, Affine affine, const RoundedLines& lines,
                       const D& gradient) const {
-    for (int64_t s = 0, at = 0; s < positions; s++, at += stride)
+    for (int64_t s = 0; s < positions; s++) {
+      int64_t at = (list ? list[s] : s) * stride;
       vectors([&](int64_t c, auto v) {
         using V = decltype(v);
         V value = load_as<V>(x + at + c), a = load_as<V>(affine.a + c),
@@ -314,6 +361,7 @@ struct Positions {
         V line = (value - load_as<V>(lines.shift + c)) * load_as<V>(lines.slope + c) + load_as<V>(lines.offset + c);
         store(dx + at + c, d * a + line);
       });
+    }
   }
   template <class F>
   INLINE void vectors(const F& f) const {

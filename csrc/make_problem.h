@@ -27,10 +27,11 @@ struct Shape {
   int64_t samples, channels, positions;
   bool last;  // whether x is channels_last, or has one position
   bool is_bfloat16;
+  bool ragged;  // `positions` is 1 for points, whose samples have different numbers of positions
 
   bool operator==(const Shape& other) const {
     return samples == other.samples && channels == other.channels && positions == other.positions &&
-           last == other.last && is_bfloat16 == other.is_bfloat16;
+           last == other.last && is_bfloat16 == other.is_bfloat16 && ragged == other.ragged;
   }
 };
 
@@ -104,6 +105,7 @@ inline void lay_out(Problem& p, const Shape& x) {
   p.channels = x.channels;
   p.is_bfloat16 = x.is_bfloat16;
   p.last = x.last;
+  p.ragged = x.ragged;
   check(p.channels > 0 && p.groups > 0 && p.channels % p.groups == 0, p.groups, " groups do not divide ", p.channels,
         " channels");
   check(p.strips > 0 && x.positions % p.strips == 0, x.positions, " positions are not divisible into ", p.strips,
@@ -118,6 +120,8 @@ inline void lay_out(Problem& p, const Shape& x) {
     cut.channels = cut.channels ? cut.channels : p.channels;
     check(p.channels % cut.channels == 0 && p.strips % cut.strips == 0, "a cut does not fit the input");
     cut.is_local = cut.uses_batch && cut.samples_per_part;
+    check(!p.ragged || (cut.strips == 1 && cut.samples_per_part <= 1),
+          "masks need cuts without strips and ghost batches");
     check(!cut.is_local || p.samples % cut.samples_per_part == 0, "a cut does not fit the batch size");
     cut.width = cut.channels * cut.strips;
     assign_parts(p, cut);
@@ -136,7 +140,7 @@ inline void lay_out(Problem& p, const Shape& x) {
   p.affine_per_sample = p.has_local || p.style || (p.classes && p.samples <= p.classes);
   p.affines = p.affine_per_sample ? p.samples : std::max<int64_t>(p.classes, 1);
   double bytes = double(p.samples * p.columns * p.length) * (p.is_bfloat16 ? 2 : 4);
-  p.recompute = all_use_batch && bytes > MIN_BYTES && 2 * 8 * double(p.num_stats) > MAX_SAVED * bytes;
+  p.recompute = all_use_batch && !p.ragged && bytes > MIN_BYTES && 2 * 8 * double(p.num_stats) > MAX_SAVED * bytes;
 }
 
 // Return the problem of a pass.

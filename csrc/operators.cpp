@@ -13,6 +13,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "ragged.h"
 #include "sync.h"
 
 namespace anynorm {
@@ -87,8 +88,10 @@ bool channels_last(const Tensor& x) {
 
 }  // namespace
 
-Shape shape_of(const Tensor& x) {
-  return {x.size(0), x.size(1), num_positions(x), channels_last(x), x.scalar_type() == at::kBFloat16};
+Shape shape_of(const Tensor& x, const Members& members) {
+  bool ragged = members.tensor.defined();
+  return {ragged ? members.num_samples : x.size(0), x.size(1), num_positions(x), channels_last(x),
+          x.scalar_type() == at::kBFloat16,         ragged};
 }
 
 Tensor dense(const Tensor& x, const Settings& settings) {
@@ -101,13 +104,13 @@ Tensor dense(const Tensor& x, const Settings& settings) {
   return x.is_contiguous() || (channels_last(x) && !ranks_may_differ) ? x : x.contiguous();
 }
 
-PlanPointer find_plan(const Tensor& x, const Settings& settings) {
+PlanPointer find_plan(const Tensor& x, const Settings& settings, const Members& members) {
   static thread_local std::unordered_map<Key, PlanPointer, Hash> plans;
-  Shape shape = shape_of(x);
+  Shape shape = shape_of(x, members);
   Key key;
-  key.numbers.reserve(settings.spec.size() + 7);
-  key.numbers = {shape.samples,     shape.channels,     shape.positions,     shape.last,
-                 shape.is_bfloat16, bits(settings.eps), bits(settings.slope)};
+  key.numbers.reserve(settings.spec.size() + 8);
+  key.numbers = {shape.samples,     shape.channels, shape.positions,    shape.last,
+                 shape.is_bfloat16, shape.ragged,   bits(settings.eps), bits(settings.slope)};
   key.numbers.insert(key.numbers.end(), settings.spec.begin(), settings.spec.end());
   key.group.assign(settings.group.data(), settings.group.size());
   auto found = plans.find(key);
@@ -235,6 +238,38 @@ void check_inputs(const Problem& p, const Inputs& inputs, const Tensor& labels) 
                 ")");
 }
 
+void check_members(const Problem& p, const Tensor& x, const Members& members) {
+  const Tensor& tensor = members.tensor;
+  if (!tensor.defined()) return;
+  TORCH_CHECK(tensor.is_cpu() && tensor.is_contiguous(),
+              "anynorm: a mask or batch index must be contiguous CPU memory");
+  if (members.is_mask()) {
+    TORCH_CHECK((tensor.sizes() == at::IntArrayRef{x.size(0), num_positions(x)}) && p.samples == x.size(0),
+                "anynorm: a mask must have shape (samples, positions); got ", tensor.sizes());
+    return;
+  }
+  TORCH_CHECK(tensor.scalar_type() == at::kLong && x.dim() == 2 && tensor.sizes() == at::IntArrayRef{x.size(0)},
+              "anynorm: a batch index must be int64 with one entry per point");
+  const int64_t* values = tensor.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < x.size(0); i++)
+    TORCH_CHECK(values[i] >= 0 && values[i] < p.samples, "anynorm: batch index ", values[i], " is not in [0, ",
+                p.samples, ")");
+}
+
+// Return the valid positions of the samples, and set the pointers to them.
+Ragged make_ragged(const Problem& p, const Members& members, Tensors& t) {
+  if (!members.tensor.defined()) return {};
+  Ragged ragged =
+      members.is_mask()
+          ? ragged_from_mask(members.tensor.const_data_ptr<bool>(), p.samples, members.tensor.size(1), p.last)
+          : ragged_from_index(members.tensor.const_data_ptr<int64_t>(), members.tensor.size(0), p.samples);
+  t.list = ragged.list.data();
+  t.offsets = ragged.offsets.data();
+  t.extents = ragged.extents.data();
+  t.valid = ragged.valid.data();
+  return ragged;
+}
+
 bool is_plain(const Tensor& tensor) { return tensor.scalar_type() == at::kFloat && tensor.is_contiguous(); }
 
 // The inputs with parameters in contiguous float32, and a style with one row per sample.
@@ -287,9 +322,10 @@ Tensor as_saved(const Tensor& x, bool last) {
 }  // namespace
 
 std::pair<Tensor, Tensor> run_forward(const Plan& plan, const Inputs& given, const RunningStats& running,
-                                      const Tensor& labels) {
+                                      const Tensor& labels, const Members& members) {
   const Problem& p = plan.p;
   check_inputs(p, given, labels);
+  check_members(p, given[X], members);
   Inputs inputs = convert_inputs(p, given);
   Tensor stats = new_stats(p), y = at::empty_like(inputs[X]), residual;
   Tensors t = pointers(p, inputs, stats, labels);
@@ -299,12 +335,13 @@ std::pair<Tensor, Tensor> run_forward(const Plan& plan, const Inputs& given, con
     residual = with_layout_of(inputs[X], inputs[RESIDUAL]);
     t.residual = residual.const_data_ptr();
   }
+  Ragged ragged = make_ragged(p, members, t);
   kernels().forward(p, t, make_sync(plan.group, p.num_domains()));
   return {y, stats};
 }
 
 Inputs run_backward(const Plan& plan, const Inputs& given, const Tensor& y, const Tensor& given_stats,
-                    const Tensor& labels, Tensor dy, const Needs& needs) {
+                    const Tensor& labels, Tensor dy, const Needs& needs, const Members& members) {
   const Problem& p = plan.p;
   Inputs inputs = convert_inputs(p, given), grads;
   inputs[X] = as_saved(inputs[X], p.last);
@@ -336,6 +373,7 @@ Inputs run_backward(const Plan& plan, const Inputs& given, const Tensor& y, cons
   t.d_second_bias = gradient(p.style ? STYLE_MEAN : CLASS_BIAS);
   t.d_mean_logits = gradient(MEAN_WEIGHT);
   t.d_var_logits = gradient(VAR_WEIGHT);
+  Ragged ragged = make_ragged(p, members, t);
   kernels().backward(p, t, make_sync(plan.group, p.num_domains()));
   for (int i = WEIGHT; i < RESIDUAL; i++) {
     if (!grads[i].defined()) continue;

@@ -38,6 +38,14 @@ struct Settings {
   c10::string_view group;  // name of the process group over which statistics are synchronized
 };
 
+// The mask (samples, positions) of a batch or the sample of each point, bool or int64, contiguous; undefined without.
+struct Members {
+  Tensor tensor;
+  int64_t num_samples = 0;
+
+  bool is_mask() const { return tensor.scalar_type() == at::kBool; }
+};
+
 // A problem, and the settings from which it was made.
 struct Plan {
   Problem p;
@@ -51,8 +59,8 @@ using PlanPointer = std::shared_ptr<const Plan>;
 
 Tensor dense(const Tensor& x,
              const Settings& settings);  // x, or a contiguous copy if the kernels do not support its layout
-Shape shape_of(const Tensor& x);
-PlanPointer find_plan(const Tensor& x, const Settings& settings);  // x must be dense
+Shape shape_of(const Tensor& x, const Members& members);
+PlanPointer find_plan(const Tensor& x, const Settings& settings, const Members& members = {});  // x must be dense
 
 // Running statistics as the kernels access them; those with a dtype other than float32 and float64 are converted.
 class RunningStats {
@@ -67,9 +75,9 @@ class RunningStats {
 
 // Return y and the statistics: means and variances of all cuts, and counts. The inputs are checked.
 std::pair<Tensor, Tensor> run_forward(const Plan& plan, const Inputs& inputs, const RunningStats& running,
-                                      const Tensor& labels);
+                                      const Tensor& labels, const Members& members = {});
 // Return the gradients that are needed. y is used if plan.needs_y(inputs); stats may be undefined if plan.p.recompute.
 Inputs run_backward(const Plan& plan, const Inputs& inputs, const Tensor& y, const Tensor& stats, const Tensor& labels,
-                    Tensor dy, const Needs& needs);
+                    Tensor dy, const Needs& needs, const Members& members = {});
 
 }  // namespace anynorm

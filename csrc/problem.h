@@ -45,6 +45,7 @@ struct Problem {
 
   int64_t samples, channels, strips, length;
   bool last, is_bfloat16;
+  bool ragged;  // whether samples have different numbers of valid positions; `length` is that of a contiguous row
   int64_t columns, affines, num_stats;
   bool affine_per_sample, has_local, pools_batch;  // pools_batch: a global cut uses the batch
   bool recompute;   // whether backward recomputes the statistics, because they are too large to be saved
@@ -53,7 +54,7 @@ struct Problem {
       segments;  // boundaries of runs of columns with the same mixing weights and parts of all other local cuts
 
   bool has_mean() const { return !mean.empty(); }
-  bool is_vector() const { return strips == 1 && length == 1; }
+  bool is_vector() const { return strips == 1 && length == 1 && !ragged; }
   int64_t num_domains() const { return domains ? domains : 1; }
   int64_t channel(int64_t column) const { return last ? column % channels : column / strips; }
   int64_t group(int64_t column) const { return groups == 1 ? 0 : channel(column) * groups / channels; }
@@ -70,6 +71,12 @@ struct Tensors {
   const int64_t* labels;
   double *means, *vars;  // the statistics of all cuts; for cuts that use running statistics, the caller fills them in
   double* counts;        // number of values per column for each domain, over all processes
+  // The valid positions of a ragged batch (see ragged.h).
+  const int64_t *list, *offsets, *extents;
+  const int32_t* valid;
+
+  // Return the number of valid positions of a sample of a ragged batch.
+  int64_t num_valid(int64_t sample) const { return offsets[sample + 1] - offsets[sample]; }
 };
 
 // Communication between processes; the functions are empty if the pass is not synchronized.

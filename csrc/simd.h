@@ -85,6 +85,17 @@ INLINE Vector keep_last(Vector value, int64_t count) {
   return value;
 }
 
+// Return the value where the bits of the mask are set, and 0 elsewhere, also in place of NaN.
+INLINE float keep_valid(float value, const int32_t* valid) { return *valid ? value : 0.0f; }
+INLINE Vector keep_valid(Vector value, const int32_t* valid) {
+  Bits bits, mask;
+  std::memcpy(&bits, &value, sizeof value);
+  std::memcpy(&mask, valid, sizeof mask);
+  bits &= mask;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
 INLINE float sum(float value) { return value; }
 INLINE float sum(Vector v) {
   typedef float Four __attribute__((vector_size(16)));

@@ -67,7 +67,7 @@ struct Statistics {
     bool needs_rows = p.has_local || !by_position;
     int64_t units = columns;  // minimum number of parts of a sample from which all cuts can be pooled
     if (p.is_vector() && by_position) units = common_parts(true);
-    else if ((!p.last || p.is_vector()) && p.strips == 1 && !sync.merge) units = common_parts(false);
+    else if ((!p.last || p.is_vector()) && p.strips == 1 && !p.ragged && !sync.merge) units = common_parts(false);
     double *mean = arena().take<double>(needs_rows ? n * units : columns),
            *var = arena().take<double>(needs_rows ? n * units : columns);
     if (needs_rows) {
@@ -97,6 +97,7 @@ struct Statistics {
   }
 
   void row_moments(int64_t units, double* mean, double* var) const {
+    if (p.ragged) return valid_moments(mean, var);
     if (p.last && !(p.is_vector() && units < columns)) {
       int64_t items = n * p.strips, values = p.length * p.channels;
       for_chunks(num_chunks(items, double(values)), items, [&](int64_t, int64_t begin, int64_t end) {
@@ -110,6 +111,19 @@ struct Statistics {
         Rows<T>{length}.moments(x + begin * length, end - begin, &mean[begin], &var[begin]);
       });
     }
+  }
+
+  void valid_moments(double* mean, double* var) const {
+    double work = double(t.offsets[n]) / double(std::max<int64_t>(n, 1)) * double(columns);
+    for_chunks(num_chunks(n, work), n, [&](int64_t, int64_t begin, int64_t end) {
+      for (int64_t s = begin; s < end; s++) {
+        double *M = mean + s * columns, *V = var + s * columns;
+        if (p.last) Positions<T>{columns, columns, t.list + t.offsets[s]}.moments(x, t.num_valid(s), M, V);
+        else
+          Rows<T, ValidValues>{p.length, {t.valid + s * p.length, t.extents[s]}}.moments(x + s * columns * p.length,
+                                                                                         columns, M, V);
+      }
+    });
   }
 
   void pool_local(int64_t units, const double* mean, const double* var) const {
@@ -129,19 +143,19 @@ struct Statistics {
   // domain (vectors), and pool them by each global cut.
   void pool_positions() const {
     double *mean = arena().take<double>(domains * columns), *var = arena().take<double>(domains * columns);
-    double* counts = arena().filled(domains, double(n * p.length));
+    double count = double(p.ragged ? t.offsets[n] : n * p.length);
+    double* counts = arena().filled(domains, count);
     SamplesByLabel sorted{};
     if (p.domains) {
       sorted = sort_by_label(t.labels, n, domains);
       for (int64_t d = 0; d < domains; d++) counts[d] = double(sorted.begin[d + 1] - sorted.begin[d]);
     }
-    double count = double(n * p.length);
     int64_t blocks = (columns + BLOCK_VECTORS * LANES - 1) / (BLOCK_VECTORS * LANES);
     for_chunks(num_chunks(blocks, count * double(BLOCK_VECTORS * LANES)), blocks,
                [&](int64_t, int64_t begin, int64_t end) {
                  int64_t lo = begin * BLOCK_VECTORS * LANES, hi = std::min(columns, end * BLOCK_VECTORS * LANES);
                  for (int64_t d = 0; d < domains; d++) {
-                   const int64_t* list = p.domains ? sorted.samples + sorted.begin[d] : nullptr;
+                   const int64_t* list = p.domains ? sorted.samples + sorted.begin[d] : t.list;
                    Positions<T>{columns, hi - lo, list}.moments(x + lo, int64_t(counts[d]), mean + d * columns + lo,
                                                                 var + d * columns + lo);
                  }
@@ -152,17 +166,18 @@ struct Statistics {
   // Pool the moments of rows over the samples of each domain, and then by each global cut.
   void pool_samples(int64_t units, const double* row_mean, const double* row_var) const {
     double *mean = arena().filled(domains * units, 0.0), *var = arena().filled(domains * units, 0.0);
-    double *counts = arena().filled(domains, 0.0), length = double(columns * p.length / units);
+    double *counts = arena().filled(domains, 0.0), length = p.ragged ? 1.0 : double(columns * p.length / units);
     auto domain = [&](int64_t s) { return p.domains ? t.labels[s] : 0; };
-    for (int64_t s = 0; s < n; s++) counts[domain(s)] += 1.0;
+    auto weight = [&](int64_t s) { return p.ragged ? double(t.num_valid(s)) : 1.0; };
+    for (int64_t s = 0; s < n; s++) counts[domain(s)] += weight(s);
     for_chunks(num_chunks(units, 2.0 * double(n)), units, [&](int64_t, int64_t begin, int64_t end) {
       for (int64_t s = 0; s < n; s++) {
-        double *M = mean + domain(s) * units, inverse_count = 1.0 / counts[domain(s)];
+        double *M = mean + domain(s) * units, inverse_count = weight(s) / std::max(counts[domain(s)], 1.0);
         for (int64_t u = begin; u < end; u++) M[u] += inverse_count * row_mean[s * units + u];
       }
       for (int64_t s = 0; s < n; s++) {
         const double *M = mean + domain(s) * units, *row = row_mean + s * units, *row_v = row_var + s * units;
-        double *V = var + domain(s) * units, inverse_count = 1.0 / counts[domain(s)];
+        double *V = var + domain(s) * units, inverse_count = weight(s) / std::max(counts[domain(s)], 1.0);
         for (int64_t u = begin; u < end; u++) V[u] += inverse_count * (row_v[u] + (row[u] - M[u]) * (row[u] - M[u]));
       }
     });

@@ -36,6 +36,7 @@ CONTENTS = {
         "guide/integrations",
         "guide/diagnose",
         "guide/domains",
+        "guide/padded_sequences",
         "guide/compare",
         "guide/training",
         "guide/distributed",
@@ -54,6 +55,7 @@ KEYWORDS = {
     "guide/add_a_norm.md": "custom, own, register",
     "guide/amp_and_gpu.md": "CUDA, half, autocast",
     "guide/distributed.md": "DDP, FSDP, SyncBatchNorm, GPUs",
+    "guide/padded_sequences.md": "mask, padding, lengths, ragged, variable, graphs, batch_index, PyG",
 }
 """Words for the search that people use and a page may not; single words, as the search index needs them."""
 ON_SITE = re.compile(r"<!-- site: (.*?) -->", re.S)

@@ -35,9 +35,11 @@ def set_of(cut: str, n: int, c: int, s: int, sizes: tuple[int, int, int]):
 
 
 def statistics(
-    x: Tensor, cut: str, domain: list[int] | None = None, zero_mean: bool = False
+    x: Tensor, cut: str, domain: list[int] | None = None, *, zero_mean: bool = False, valid: Tensor | None = None
 ) -> tuple[Tensor, Tensor, dict[Any, Any]]:
     """Return the mean and biased variance at every pixel of x, (N, C, S), and the statistics of each set.
+
+    With a mask `valid` (N, S), pixels at other positions belong to no set; their mean and variance are 0.
 
     The statistics are {(domain, part): [(mean, unbiased var, count), …]}, with one entry of the list per sample part. With a zero
     mean, the variance is the mean of the squares; as no mean is estimated, it is unbiased as it is.
@@ -45,6 +47,8 @@ def statistics(
     sizes = (x.shape[0], x.shape[1], x.shape[2])
     members: dict[Any, Any] = {}
     for n, c, s in itertools.product(*map(range, sizes)):
+        if valid is not None and not valid[n, s]:
+            continue
         key = (domain[n] if domain and set_of(cut, n, c, s, sizes)[0] is None else 0, *set_of(cut, n, c, s, sizes))
         members.setdefault(key, []).append((n, c, s))
     mean, var = torch.zeros_like(x), torch.zeros_like(x)
@@ -62,13 +66,19 @@ def statistics(
 
 
 def kept_average(
-    x: Tensor, cut: str, domain: list[int] | None = None, domains: int = 1, zero_mean: bool = False
+    x: Tensor,
+    cut: str,
+    domain: list[int] | None = None,
+    domains: int = 1,
+    *,
+    zero_mean: bool = False,
+    valid: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the mean and unbiased variance of a batch for the update of running statistics, averaged over sample parts.
 
     Both have the shape (domains, parts); they are NaN for domains that are not in the batch.
     """
-    _, _, kept = statistics(x, cut, domain, zero_mean)
+    _, _, kept = statistics(x, cut, domain, zero_mean=zero_mean, valid=valid)
     parts = sorted({part for _, part in kept})
     table = torch.full((domains, len(parts), 2), float("nan"), dtype=torch.float64)
     for (d, part), found in kept.items():

@@ -32,6 +32,7 @@ IN_SDIST = (
     "csrc/operators.cpp",
     "csrc/autograd.cpp",
     "csrc/driver.h",
+    "csrc/ragged.h",
     "setup.py",
     "constraints.txt",
     "LICENSE",

@@ -4,7 +4,7 @@ cpu         C++, for CPU tensors of float32 or bfloat16, contiguous or channels_
 gpu         Triton, for eager CUDA and ROCm tensors of float32, float16 or bfloat16, contiguous or channels_last
 reference   plain torch operations, for all other cases: compile on GPUs, export, vmap, forward-mode AD, other devices and
             dtypes, tensor subclasses, cuts with a statistic per position mixed with others, and if C++ or Triton kernels
-            are not available
+            are not available; for masks and batch indices also compiled code, GPUs, strips and ghost batches
 """
 
 from __future__ import annotations
@@ -106,8 +106,17 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
         bare = replace(spec, activation=None) if is_compiling else spec.without_activation
         y, batch = normalize(bare, x, params, buffers)  # in one pass, backward would need a third tensor of the size of x
         return spec.activation(y), batch
-    if is_compiling:
-        return _normalize_compiled(spec, x, params, buffers)
+    if buffers.ragged is not None:
+        if params.residual is not None:
+            params = params._replace(residual=buffers.ragged.keep(params.residual))
+        if not spec.depends_on_samples(buffers.ragged):
+            y, batch = normalize(spec, buffers.ragged.keep(x), params, buffers._replace(ragged=None))
+            return buffers.ragged.keep(y), batch
+    return (_normalize_compiled if is_compiling else _normalize_eager)(spec, x, params, buffers)
+
+
+def _normalize_eager(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
+    """Normalize x in eager code, with the kernels that are selected or support this forward pass."""
     if (selected := _selected.get()) == "reference":
         return reference.normalize(spec, x, params, buffers)
     name = ("gpu" if x.is_cuda else "cpu") if selected == "auto" else selected
@@ -117,6 +126,8 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     try:
         _check_tensors(x, params, name)
         _check_pass(spec, x)
+        if buffers.ragged is not None:
+            _check_ragged(spec, name)
         backend.check_supported(spec, x)
         result: tuple[Tensor, BatchStats] = backend.normalize(spec, x, params, buffers)
         return result
@@ -132,7 +143,8 @@ def _normalize_compiled(spec: ForwardSpec, x: Tensor, params: Params, buffers: B
     The operators have no rules for the transforms of torch.func, and exported graphs must not contain them.
     """
     is_traced = is_exporting() or not can_tell_export() or is_in_function_transform()
-    if not x.is_cpu or x.dtype not in _DTYPES["cpu"] or is_traced or not cpu.is_available():
+    has_kernels = x.is_cpu and x.dtype in _DTYPES["cpu"] and buffers.ragged is None
+    if not has_kernels or is_traced or not cpu.is_available():
         return reference.normalize(spec, x, params, buffers)
     vectors = spec.vector_spec() if spec.has_positional_cut else None
     if vectors is not None:
@@ -180,3 +192,11 @@ def _check_pass(spec: ForwardSpec, x: Tensor) -> None:
             raise UnsupportedError("ghost batches are synchronized")
     elif not x.numel() or not (x.is_contiguous() or is_channels_last(x)):
         raise UnsupportedError("the input is empty or its rows are not dense")
+
+
+def _check_ragged(spec: ForwardSpec, name: str) -> None:
+    """Raise UnsupportedError if the kernels do not support hidden positions or samples of points in this pass."""
+    if name != "cpu":
+        raise UnsupportedError("positions are masked, or points have a batch_index")
+    if spec.has_ghost_cut or any(cut.space != 1 for cut in spec.cuts.distinct):
+        raise UnsupportedError("positions are masked, or points have a batch_index, and a cut has strips or ghost batches")

@@ -18,6 +18,7 @@ from anynorm.core.compat import constant_in_compiled_code
 from anynorm.core.cuts import ALL
 from anynorm.kernels import compiled, reference
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params, UnsupportedError, read_batch_stats
+from anynorm.kernels.ragged import Mask, Points, Ragged
 
 _FOLDER = Path(__file__).parent
 
@@ -109,13 +110,15 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
         raise UnsupportedError("a tensor is on another device or is an instance of a subclass, or parameters are float64")
     y, stats = result
     is_updated = buffers.momentum is not None
-    if not spec.pools_batch or (is_updated and not spec.num_domains and not spec.sync_group.is_synchronized):
+    has_fixed_counts = not spec.has_variable_counts and buffers.ragged is None
+    if not spec.pools_batch or (is_updated and has_fixed_counts):
         return y, BatchStats([None] * len(spec.uses_batch), is_updated=is_updated)
     num_domains = max(spec.num_domains, 1)
-    if is_updated and not torch.compiler.is_compiling() and 1.0 not in stats[-num_domains:].tolist():
+    is_checked = is_updated and not torch.compiler.is_compiling() and buffers.ragged is None
+    if is_checked and 1.0 not in stats[-num_domains:].tolist():
         return y, BatchStats([None] * len(spec.uses_batch), is_updated=True)  # no statistic has a single value
     counts, tables = stats[-num_domains:], stats[:-num_domains].reshape(2, -1)
-    return y, read_batch_stats(spec, x, tables, counts, _num_rows(spec, x))._replace(is_updated=is_updated)
+    return y, read_batch_stats(spec, x, tables, counts, _num_rows(spec, x, buffers.ragged))._replace(is_updated=is_updated)
 
 
 def _call(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, Tensor] | None:
@@ -127,13 +130,16 @@ def _call(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tup
     pairs = running[0] if len(running) == 1 else tuple([buffer for pair in running for buffer in pair or _NO_PAIR])
     momentum = -1.0 if buffers.momentum is None else buffers.momentum
     counters = (buffers.num_batches, buffers.num_skipped)
-    return library.normalize(definition, x, params, pairs or _NO_PAIR, buffers.labels, *counters, momentum)  # type: ignore[misc]
+    arguments = (definition, x, params, pairs or _NO_PAIR, buffers.labels, *counters, momentum)
+    if buffers.ragged is None:
+        return library.normalize(*arguments)  # type: ignore[misc]
+    return library.normalize(*arguments, buffers.ragged[0], buffers.ragged.num_samples)  # type: ignore[misc]
 
 
-def _num_rows(spec: ForwardSpec, x: Tensor) -> list[int]:
+def _num_rows(spec: ForwardSpec, x: Tensor, ragged: Ragged | None) -> list[int]:
     """Return the number of rows in the table of each cut: sample parts or domains; 0 for the cut whose means are x itself."""
-    shape = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
-    num_rows, skipped = [], False
+    shape = (x.shape[0] if ragged is None else ragged.num_samples, x.shape[1], math.prod(x.shape[2:]))
+    num_rows, skipped = [], ragged is not None
     for cut, uses_batch in zip(spec.cuts.distinct, spec.uses_batch, strict=True):
         is_local = uses_batch and cut.samples == ALL
         is_input = bool(spec.cuts.mean) and is_local and not skipped and shape[2] == 1 and cut.parts(shape)[:2] == shape[:2]
@@ -152,19 +158,23 @@ def _reference_backward(
     eps: float,
     slope: float,
     group: str,
+    members: Tensor | None,
+    num_samples: int,
     dy: Tensor,
     needed: list[bool],
 ) -> list[Tensor]:
     """Return the needed gradients, computed by the reference so that they can be differentiated again.
 
-    With a residual, y is given instead of it if there is an activation.
+    With a residual, y is given instead of it if there is an activation. `members` is the mask or the batch index.
     """
     pairs = tuple(zip(running_stats[::2], running_stats[1::2], strict=True))
     decoded = ForwardSpec.decode(spec, Params(*params), x.shape[1], eps=eps, slope=slope, group=group)
     if y is not None and decoded.activation is not None:
         dy = decoded.activation.gradient_from_output(y, dy)
         decoded = decoded.without_activation
-    grads = reference.gradients(decoded, x, Params(*params), Buffers(pairs, labels), dy, [*needed[:-1], False])
+    ragged = None if members is None else Mask(members) if members.dtype is torch.bool else Points(members, num_samples)
+    buffers = Buffers(pairs, labels, ragged=ragged)
+    grads = reference.gradients(decoded, x, Params(*params), buffers, dy, [*needed[:-1], False])
     grads[-1] = dy if needed[-1] else None
     return [grad for grad in grads if grad is not None]
 
@@ -172,6 +182,6 @@ def _reference_backward(
 _operators: Any = torch.library.Library("anynorm", "FRAGMENT")  # type: ignore[no-untyped-call]
 _operators.define(
     "reference_backward(Tensor x, Tensor?[] params, Tensor? y, Tensor?[] running_stats, Tensor? labels, int[] spec, float eps, "
-    "float slope, str group, Tensor dy, bool[] needed) -> Tensor[]"
+    "float slope, str group, Tensor? members, int num_samples, Tensor dy, bool[] needed) -> Tensor[]"
 )
 _operators.impl("reference_backward", _reference_backward, "CompositeImplicitAutograd")

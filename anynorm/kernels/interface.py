@@ -22,6 +22,7 @@ from anynorm.core.moments import Moments
 from anynorm.core.spec import AffineSpec, NormSpec, ResolvedCuts
 from anynorm.core.update_rules import Stats
 from anynorm.errors import AnynormError
+from anynorm.kernels.ragged import Mask, Ragged
 from anynorm.kernels.sync import SyncGroup, sync_group_named
 
 BufferPair = tuple[Tensor | None, Tensor | None]
@@ -74,6 +75,7 @@ class Buffers(NamedTuple):
         momentum: rate of the update s ← (1 − momentum) s + momentum m of the running statistics, which also increments
             `num_batches`; None for no update. If a backend does not implement it, the layer does it (`BatchStats.is_updated`).
         num_skipped: the buffer `num_batches_skipped`, incremented instead of an update if the new statistics are not finite.
+        ragged: the valid positions of each sample; None if all positions are valid. Labels and styles are those of its samples.
     """
 
     running_stats: tuple[BufferPair | None, ...]
@@ -81,6 +83,7 @@ class Buffers(NamedTuple):
     num_batches: Tensor | None = None
     momentum: float | None = None
     num_skipped: Tensor | None = None
+    ragged: Ragged | None = None
 
 
 @dataclass(eq=False)
@@ -203,6 +206,15 @@ class ForwardSpec:
             return None
         vectors = ResolvedCuts(tuple(replace(cut, space=1) for cut in cuts), self.cuts.mean, self.cuts.var)
         return replace(self, cuts=vectors)
+
+    def depends_on_samples(self, ragged: Ragged) -> bool:
+        """Whether statistics or coefficients depend on which positions are valid, or on which sample has a point."""
+        if self.has_positional_cut:
+            vectors = self.vector_spec() if torch.compiler.is_compiling() else self.by_position
+            if vectors is not None:
+                return False  # all statistics are those of one position
+        by_sample = any([use and cut.samples == ALL for cut, use in zip(self.cuts.distinct, self.uses_batch, strict=True)])
+        return isinstance(ragged, Mask) or by_sample or self.takes_condition
 
     @cached_property
     def without_activation(self) -> ForwardSpec:

@@ -37,7 +37,6 @@ In inference, bn uses running statistics (uses_batch = (True, True, False)); in 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -50,6 +49,7 @@ from anynorm.core.mixing import mix
 from anynorm.core.moments import Moments, about_zero, expand_parts, pool_samples, table_dtype
 from anynorm.core.update_rules import as_tables
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
+from anynorm.kernels.ragged import Ragged, as_rows, expand_table
 
 
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
@@ -57,22 +57,25 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
 
     One tensor of the size of x is saved for backward, x − center; two for norms with one statistic per position.
     """
+    ragged = buffers.ragged
     if any(spec.uses_batch):
-        centered, center, rows = _sample_moments(spec, x)
+        centered, center, rows = _sample_moments(spec, x, ragged)
         batch = _batch_stats(spec, rows, buffers)
         mean, var = _mix(spec, _stats_by_cut(spec, x, batch, buffers), params)
     else:
         batch = BatchStats([None for _ in spec.uses_batch])
         mean, var = _mix(spec, _stats_by_cut(spec, x, batch, buffers), params)
         center = mean.detach()
-        centered = _subtract(x, center) if spec.cuts.mean else at_least_float32(x)
+        centered = _subtract(x, center, ragged) if spec.cuts.mean else _values(x, ragged)
     r, stages = inverse_std(var, spec.eps), _stages(spec, params, buffers)
     if spec.has_positional_cut:  # a = γ r, with r per position and γ per channel, would be as large as x
-        normalized = scale(centered, center, mean, (r, torch.zeros_like(r)), x)
-        y = _apply(_chain(stages, torch.ones_like(r[:1, :1, :1])), normalized)
+        normalized = scale(centered, center, mean, (r, torch.zeros_like(r)), x, ragged)
+        y = _apply(_chain(stages, torch.ones_like(r[:1, :1, :1])), normalized, ragged)
     else:
-        y = scale(centered, center, mean, _chain(stages, r), x)
-    return with_strides_of(x, finish(y, params.residual, spec.activation).to(x.dtype)), batch
+        y = scale(centered, center, mean, _chain(stages, r), x, ragged)
+    y = finish(y, params.residual, spec.activation)
+    y = y if ragged is None else ragged.keep(y)
+    return with_strides_of(x, y.to(x.dtype)), batch
 
 
 def finish(y: Tensor, residual: Tensor | None, activation: Activation | None) -> Tensor:
@@ -155,10 +158,13 @@ def _batch_stats(spec: ForwardSpec, sample_moments: Moments, buffers: Buffers) -
 def _stats_by_cut(spec: ForwardSpec, x: Tensor, batch: BatchStats, buffers: Buffers) -> list[tuple[Tensor, Tensor]]:
     """Return the mean and variance of each cut, from the batch or from running statistics; they broadcast to (n, c, strips)."""
     stats = []
-    shape = (x.shape[0], x.shape[1], spec.num_strips(x))
+    num_samples = x.shape[0] if buffers.ragged is None else buffers.ragged.num_samples
+    shape = (num_samples, x.shape[1], spec.num_strips(x))
     for index, (cut, running, new) in enumerate(zip(spec.cuts.distinct, buffers.running_stats, batch.by_cut, strict=True)):
         if new is not None:
             mean, var = new.mean, new.var
+            if buffers.ragged is not None:  # a statistic without values would be 0, and its inverse infinite if ε = 0
+                var = torch.where(new.count > 0, var, 1.0)
         else:
             assert running is not None  # a cut that does not use the batch has running statistics
             mean, var = as_tables(running, spec.stats_shape(index), table_dtype(x))
@@ -217,27 +223,47 @@ def moments(x: Tensor, strips: int) -> Moments:
     return _centered_moments(_subtract(x, center), center, x)
 
 
-def _sample_moments(spec: ForwardSpec, x: Tensor) -> tuple[Tensor, Tensor, Moments]:
+def _sample_moments(spec: ForwardSpec, x: Tensor, ragged: Ragged | None = None) -> tuple[Tensor, Tensor, Moments]:
     """Return x − center, center, and the moments (n, units, strips) of the samples; about zero for a norm whose mean is 0."""
     units, strips = spec.num_units, spec.num_strips(x)
     if spec.cuts.mean:
-        center = _row_means(x, units, strips)
-        centered = _subtract(x, center)
-        return centered, center, _centered_moments(centered, center, x)
-    values, dtype = at_least_float32(x), table_dtype(x)
-    rows = _as_rows(values, units, strips)
-    var = rows.square().mean((2, 4)).to(dtype)
-    return values, values.new_zeros(1, 1, 1), Moments(torch.zeros_like(var), var, _count(rows, dtype))
+        center = _row_means(x, units, strips, ragged)
+        centered = _subtract(x, center, ragged)
+        return centered, center, _centered_moments(centered, center, x, ragged)
+    values, dtype = _values(x, ragged), table_dtype(x)
+    if ragged is None:
+        rows = as_rows(values, units, strips)
+        var, count = rows.square().mean((2, 4)).to(dtype), _count(rows, dtype)
+    else:
+        count = ragged.counts(strips).to(dtype) * (x.shape[1] // units)
+        var = ragged.sum(values.square(), units, strips).to(dtype) / count.clamp(min=1)
+    return values, values.new_zeros(1, 1, 1), Moments(torch.zeros_like(var), var, count)
 
 
-def _row_means(x: Tensor, units: int, strips: int) -> Tensor:
+def _values(x: Tensor, ragged: Ragged | None) -> Tensor:
+    """Return x in the dtype of the computation, with 0 at hidden positions."""
+    values = at_least_float32(x)
+    return values if ragged is None else ragged.keep(values)
+
+
+def _row_means(x: Tensor, units: int, strips: int, ragged: Ragged | None = None) -> Tensor:
     """Return the means of x over equal parts of channels and positions, (n, units, strips), without gradient."""
-    return _as_rows(at_least_float32(x.detach()), units, strips).mean((2, 4))
+    values = at_least_float32(x.detach())
+    if ragged is None:
+        return as_rows(values, units, strips).mean((2, 4))
+    count = ragged.counts(strips) * (x.shape[1] // units)
+    return (ragged.sum(ragged.keep(values), units, strips) / count.clamp(min=1)).to(values.dtype)
 
 
-def _centered_moments(centered: Tensor, center: Tensor, x: Tensor) -> Moments:
+def _centered_moments(centered: Tensor, center: Tensor, x: Tensor, ragged: Ragged | None = None) -> Moments:
     """Return the moments of x, computed from `centered` = x − center so that float32 sums are accurate if the mean is large."""
-    rows = _as_rows(centered, *center.shape[1:])
+    dtype = table_dtype(x)
+    if ragged is not None:
+        count = ragged.counts(center.shape[2]).to(dtype) * (x.shape[1] // center.shape[1])
+        total, squares = (ragged.sum(values, *center.shape[1:]).to(dtype) for values in (centered, centered.square()))
+        residual = total / count.clamp(min=1)  # the rounding error of the center, so that nothing cancels in the variance
+        return Moments(center.to(dtype) + residual, (squares / count.clamp(min=1) - residual.square()).clamp(min=0), count)
+    rows = as_rows(centered, *center.shape[1:])
     if is_exporting():  # var_mean is not a core ATen operator
         var, residual = rows.var((2, 4), correction=0), rows.mean((2, 4))
     elif rows.shape[0] and rows.shape[2] * rows.shape[4] > 1:
@@ -245,16 +271,17 @@ def _centered_moments(centered: Tensor, center: Tensor, x: Tensor) -> Moments:
     else:  # var_mean would warn about an empty batch, and takes 20 times as long as a mean over rows of one value
         residual = rows.mean((2, 4))
         var = residual.detach() * 0  # NaN for a value that is not finite
-    dtype = table_dtype(x)
     return Moments(center.to(dtype) + residual.to(dtype), var.to(dtype), _count(rows, dtype))
 
 
 def _count(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the number of values per row of a tensor from `_as_rows`."""
+    """Return the number of values per row of a tensor from `as_rows`."""
     return torch.full((1, 1, 1), rows.shape[2] * rows.shape[4], dtype=dtype, device=rows.device)
 
 
-def scale(centered: Tensor, center: Tensor, mean: Tensor, affine: Coefficients, x: Tensor) -> Tensor:
+def scale(
+    centered: Tensor, center: Tensor, mean: Tensor, affine: Coefficients, x: Tensor, ragged: Ragged | None = None
+) -> Tensor:
     """Return y = a (x − mean) + b = a (x − center) + b − a (mean − center) in the memory format of x.
 
     Args:
@@ -263,35 +290,31 @@ def scale(centered: Tensor, center: Tensor, mean: Tensor, affine: Coefficients, 
         mean: the mean; broadcasts to (n, c, strips).
         affine: a and b; each broadcasts to (n, c, strips).
         x: the input, used for its shape.
+        ragged: the valid positions of each sample; None for all.
     """
     a, b = affine
-    center = expand_parts(center, (x.shape[0], x.shape[1], center.shape[2]))
-    return _apply((a, b - a * (mean - center.to(mean.dtype))), centered)
+    center = _expand_channels(center, x)
+    return _apply((a, b - a * (mean - center.to(mean.dtype))), centered, ragged)
 
 
-def _apply(coefficients: Coefficients, values: Tensor) -> Tensor:
+def _apply(coefficients: Coefficients, values: Tensor, ragged: Ragged | None = None) -> Tensor:
     """Return a · values + b; a and b broadcast to (n, c, strips)."""
-    a, b = (_expand(table.to(values.dtype), values) for table in coefficients)
+    a, b = (_expand(table.to(values.dtype), values, ragged) for table in coefficients)
     return values * a + b  # values first: the result has the memory format of the first operand
 
 
-def _subtract(x: Tensor, table: Tensor) -> Tensor:
-    """Return x − table in the dtype of the computation and the memory format of x."""
+def _subtract(x: Tensor, table: Tensor, ragged: Ragged | None = None) -> Tensor:
+    """Return x − table in the dtype of the computation and the memory format of x, and 0 at hidden positions."""
     values = at_least_float32(x)
-    table = expand_parts(table, (x.shape[0], x.shape[1], table.shape[2]))
-    return values - _expand(table.to(values.dtype), x)
+    centered = values - _expand(_expand_channels(table, x).to(values.dtype), x, ragged)
+    return centered if ragged is None else ragged.keep(centered)
 
 
-def _as_rows(x: Tensor, units: int, strips: int) -> Tensor:
-    """Reshape x to (n, units, channels per unit, strips, positions per strip)."""
-    n, c = x.shape[:2]
-    return x.reshape(n, units, c // units, strips, math.prod(x.shape[2:]) // strips)
+def _expand_channels(table: Tensor, x: Tensor) -> Tensor:
+    """Repeat the entries of a table (n or 1, parts of channels, strips) to (n or 1, c, strips)."""
+    return expand_parts(table, (table.shape[0], x.shape[1], table.shape[2]))
 
 
-def _expand(table: Tensor, x: Tensor) -> Tensor:
+def _expand(table: Tensor, x: Tensor, ragged: Ragged | None) -> Tensor:
     """Reshape a table that broadcasts to (n, c, strips) to a tensor that broadcasts to x."""
-    space = x.shape[2:]
-    if table.shape[-1] == 1:
-        return table.reshape(*table.shape[:2], *(1 for _ in space))
-    n, c, t = table.shape
-    return table[..., None].expand(n, c, t, math.prod(space) // t).reshape(n, c, *space)
+    return expand_table(table, x) if ragged is None else ragged.expand(table, x)

@@ -10,10 +10,10 @@ For models that call their norms with x only, `with condition(model, value):` se
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,9 @@ from anynorm.layers.channel_axis import sizes, to_channels_second
 
 if TYPE_CHECKING:
     from anynorm.layers.norm import Norm
+
+
+L = TypeVar("L")
 
 
 class Conditional(Protocol):
@@ -50,6 +53,19 @@ def is_conditional(module: nn.Module) -> TypeGuard[Conditional]:
 def conditional_layers(model: nn.Module) -> list[Conditional]:
     """Return the layers of a model that take a condition."""
     return [module for module in model.modules() if is_conditional(module)]
+
+
+@contextmanager
+def set_inside(layers: Sequence[L], read: Callable[[L], Any], write: Callable[[L, Any], None], value: Any) -> Iterator[None]:
+    """Write a value to layers inside a `with` block; write the previous values on exit."""
+    previous = [read(layer) for layer in layers]
+    try:
+        for layer in layers:
+            write(layer, value)
+        yield
+    finally:
+        for layer, old in zip(layers, previous, strict=True):
+            write(layer, old)
 
 
 @contextmanager
@@ -80,23 +96,18 @@ def condition(model: nn.Module, value: Any, *, strict: bool = True) -> Iterator[
         )
     if isinstance(value, int) and not isinstance(value, bool):
         value = torch.tensor(value)  # torch.compile would specialize on the number and recompile for each class
-    previous = [layer._condition for layer in layers]
-    try:
-        for layer in layers:
-            layer.set_condition(value)
+    with set_inside(layers, lambda layer: layer._condition, lambda layer, new: layer.set_condition(new), value):
         yield
-    finally:
-        for layer, old in zip(layers, previous, strict=True):
-            layer.set_condition(old)
 
 
-def read_condition(norm: Norm, x: Tensor, condition: Any) -> Any:
+def read_condition(norm: Norm, x: Tensor, condition: Any, num_samples: int | None = None) -> Any:
     """Check and convert the condition of a forward pass.
 
     Args:
         norm: a conditional norm.
         x: its input.
         condition: the condition; features of a style have channels in the same axis as x.
+        num_samples: number of samples n, if it is not the length of the first axis of x (points with a batch index).
 
     Returns:
         Labels (n,), or a style (mean, std).
@@ -108,8 +119,8 @@ def read_condition(norm: Norm, x: Tensor, condition: Any) -> Any:
         if condition is None:
             raise ConditionError(_missing_condition_message(norm))
         if norm.norm_spec.takes_style:
-            return read_style(condition, x, norm.eps, norm.channel_axis)
-        return read_labels(condition, x, norm.norm_spec.num_classes)
+            return read_style(condition, x, norm.eps, norm.channel_axis, num_samples)
+        return read_labels(condition, x, norm.norm_spec.num_classes, num_samples)
     except ConditionError as error:
         raise ConditionError(f"{error} Layer {norm.spec!r}, input {tuple(x.shape)}.") from None
 
@@ -125,13 +136,13 @@ def _missing_condition_message(norm: Norm) -> str:
     return text
 
 
-def read_labels(condition: Any, x: Tensor, num_classes: int) -> Tensor:
+def read_labels(condition: Any, x: Tensor, num_classes: int, num_samples: int | None = None) -> Tensor:
     """Convert a class or domain, or a tensor of them, to labels (n,).
 
     Raises:
         ConditionError: if the condition is neither a label in [0, num_classes) nor a tensor of one label per sample.
     """
-    n = x.shape[0]
+    n = x.shape[0] if num_samples is None else num_samples
     usable = f"Pass an int from 0 to {num_classes - 1}, or an integer tensor of {n} of them."
     if isinstance(condition, Tensor):
         _check_label_tensor(condition, n, usable)
@@ -157,7 +168,9 @@ def _check_label(value: int, num_classes: int, usable: str) -> None:
         raise ConditionError(f"A class or domain must be in [0, {num_classes}); got {value}. {usable}")
 
 
-def read_style(condition: Any, x: Tensor, eps: float, channel_axis: int = 1) -> tuple[Tensor, Tensor]:
+def read_style(
+    condition: Any, x: Tensor, eps: float, channel_axis: int = 1, num_samples: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Convert style features, or the (mean, std) of a style, to (mean, std), each (n or 1, c), with std = sqrt(var + ε).
 
     Args:
@@ -171,7 +184,8 @@ def read_style(condition: Any, x: Tensor, eps: float, channel_axis: int = 1) -> 
     """
     is_pair = isinstance(condition, tuple | list)
     tensors = list(condition) if is_pair else [condition]
-    _check_style(tensors, x, is_pair, channel_axis)
+    n, c, _ = sizes(x, channel_axis)
+    _check_style(tensors, (n if num_samples is None else num_samples, c), is_pair, channel_axis)
     if is_pair:
         mean, std = (tensor.to(x.device, table_dtype(x)) for tensor in tensors)
         return mean, std
@@ -179,8 +193,8 @@ def read_style(condition: Any, x: Tensor, eps: float, channel_axis: int = 1) -> 
     return moments.mean[..., 0], inverse_std(moments.var[..., 0], eps).reciprocal()
 
 
-def _check_style(tensors: list[Any], x: Tensor, is_pair: bool, channel_axis: int) -> None:
-    n, c, _ = sizes(x, channel_axis)
+def _check_style(tensors: list[Any], shape: tuple[int, int], is_pair: bool, channel_axis: int) -> None:
+    n, c = shape
     features = {1: f"{c}, …", -1: f"…, {c}"}.get(channel_axis, f"…, {c} in axis {channel_axis}, …")
     usable = f"Pass features ({n} or 1, {features}), or a pair (mean, std) of shape ({n} or 1, {c}) each."
     if is_pair and len(tensors) != 2:

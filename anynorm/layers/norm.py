@@ -31,12 +31,21 @@ from anynorm.core.spec import NormSpec, ResolvedCuts, check_positive_int
 from anynorm.core.update_rules import Cumulative, Running, UpdateRule, from_momentum
 from anynorm.errors import FoldError, SpecError
 from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params
+from anynorm.kernels.ragged import Ragged
 from anynorm.kernels.sync import NoSync, SyncGroup
-from anynorm.layers.channel_axis import check_channel_axis, from_channels_second, to_channels_second
+from anynorm.layers.channel_axis import check_channel_axis, from_channels_second, resolve_axis, to_channels_second
 from anynorm.layers.conditioning import read_condition
+from anynorm.layers.masking import ModelMask, read_ragged
 from anynorm.layers.running_stats import RunningStats
 from anynorm.layers.state_dict import prepare_state_dict
-from anynorm.layers.validation import check_batch, check_input, check_residual, has_single_value, may_have_single_value
+from anynorm.layers.validation import (
+    check_batch,
+    check_counts,
+    check_input,
+    check_residual,
+    has_single_value,
+    may_have_single_value,
+)
 
 NO_SYNC = NoSync()
 PARAMETER_FIELDS = Params._fields[:NUM_LAYER_PARAMS]
@@ -77,16 +86,28 @@ class NormOptions(TypedDict, total=False):
 class CustomNorm:
     """Mixin of norms outside the algebra, which override `_compute_output` or its inputs; their `NormSpec` is incomplete.
 
-    Their residual and activation are separate operations.
+    Their residual and activation are separate operations. They support neither masks nor batch indices.
     """
 
+    takes_mask = False
+
     def normalize(
-        self, x: Tensor, condition: Any = None, residual: Tensor | None = None, activation: Activation | None = None
+        self,
+        x: Tensor,
+        condition: Any = None,
+        residual: Tensor | None = None,
+        activation: Activation | None = None,
+        *,
+        mask: Tensor | None = None,
+        batch_index: Tensor | None = None,
+        num_graphs: int | None = None,
     ) -> Tensor:
         """Normalize x, add the residual and apply the activation, without applying `post_modules`."""
         if residual is not None:
             check_residual(self, x, residual)  # type: ignore[arg-type]
-        y: Tensor = super().normalize(x, condition)  # type: ignore[misc]
+        y: Tensor = super().normalize(  # type: ignore[misc]
+            x, condition, mask=mask, batch_index=batch_index, num_graphs=num_graphs
+        )
         return kernels.finish(y, residual, activation)
 
 
@@ -135,6 +156,10 @@ class Norm(RunningStats):
     """Whether each channel uses only one of the mixed cuts (IBN)."""
     single_value = "error"
     """What to do with a training batch that has a single value per statistic: "error" or "running"."""
+    takes_mask: ClassVar[bool] = True
+    """Whether the norm supports masks and batch indices."""
+    _mask: ModelMask | None = None
+    _had_mask = False  # whether the last forward pass used `_mask`
     post_modules: tuple[str, ...] = ()
     """Names of child modules that are applied to the output, such as the fused activation of a replaced module."""
     _activation: Activation | None = None
@@ -209,7 +234,17 @@ class Norm(RunningStats):
         # nn.Module would register a module under this name, before the property is set
         super().__setattr__(name, read_activation(value) if name == "activation" else value)  # type: ignore[arg-type]
 
-    def forward(self, x: Tensor, condition: Any = None, *, residual: Tensor | None = None, activation: Any = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        condition: Any = None,
+        *,
+        residual: Tensor | None = None,
+        activation: Any = None,
+        mask: Tensor | None = None,
+        batch_index: Tensor | None = None,
+        num_graphs: int | None = None,
+    ) -> Tensor:
         """Normalize x, add the residual and apply the activation: y = φ(a (x − mean) + b + residual).
 
         Args:
@@ -217,39 +252,61 @@ class Norm(RunningStats):
             condition: class, domain or style (see `anynorm.layers.conditioning`); ignored by norms without a condition.
             residual: a tensor with the shape, dtype and device of x.
             activation: the activation of this call, as in `make`; None for the activation of the layer.
+            mask: bool (n, positions…), True at valid positions, or lengths of sequences, integers (n,). Other positions count in
+                no statistic, and their outputs and gradients are 0.
+            batch_index: the sample of each point of x (points, c), integers (points,), in any order.
+            num_graphs: number of samples of `batch_index`; None for its largest index + 1.
 
         Raises:
-            SpecError: if the activation is unknown.
-            ShapeError: if the norm does not support the shape or dtype of x, or the residual does not fit.
+            SpecError: if the activation is unknown, or the norm does not support a mask or batch index.
+            ShapeError: if the norm does not support the shape or dtype of x, or another tensor does not fit x.
             ConditionError: if the condition is missing or invalid.
+            SpecError: if the norm does not support a mask or batch index.
         """
-        y = self.normalize(x, condition, residual, self._activation if activation is None else read_activation(activation))
+        activation = self._activation if activation is None else read_activation(activation)
+        y = self.normalize(x, condition, residual, activation, mask=mask, batch_index=batch_index, num_graphs=num_graphs)
         for name in self.post_modules:
             y = getattr(self, name)(y)
         return y
 
     def normalize(
-        self, x: Tensor, condition: Any = None, residual: Tensor | None = None, activation: Activation | None = None
+        self,
+        x: Tensor,
+        condition: Any = None,
+        residual: Tensor | None = None,
+        activation: Activation | None = None,
+        *,
+        mask: Tensor | None = None,
+        batch_index: Tensor | None = None,
+        num_graphs: int | None = None,
     ) -> Tensor:
         """Normalize x, add the residual and apply the activation, without applying `post_modules`."""
         spec = self._forward_spec(activation)
         if self.single_value == "running" and has_single_value(self, spec, x):
             spec = self._forward_spec(activation, infer=True)
-        check_input(self, spec, x)
+        ragged: Ragged | None = None
+        if mask is not None or batch_index is not None or num_graphs is not None or self._mask is not None or self._had_mask:
+            channels_second = x if self.channel_axis == 1 else x.movedim(resolve_axis(self.channel_axis, x.dim()), 1)
+            ragged = read_ragged(self, channels_second, mask, batch_index, num_graphs)
+        check_input(self, spec, x, ragged)
         if residual is not None:
             check_residual(self, x, residual)
         if spec.takes_condition:
-            condition = read_condition(self, x, self._condition if condition is None else condition)
+            condition = self._condition if condition is None else condition
+            condition = read_condition(self, x, condition, None if ragged is None else ragged.num_samples)
         view, axis = x, self.channel_axis
         if axis != 1:
             view, residual = to_channels_second(x, axis), None if residual is None else to_channels_second(residual, axis)
         params, buffers = self._params(condition, residual), self._read_buffers(spec, condition)
-        if self.single_value == "running" and may_have_single_value(self, spec, view):
+        if ragged is not None:
+            check_counts(self, spec, ragged)
+            buffers = buffers._replace(ragged=ragged)
+        if self.single_value == "running" and ragged is None and may_have_single_value(self, spec, view):
             y, batch = self._replace_single(spec, view, params, buffers._replace(momentum=None))
         else:
             y, batch = self._compute_output(spec, view, params, buffers)
-            if self.training and spec.has_variable_counts:
-                check_batch(self, batch)
+            if ragged is not None or (self.training and spec.has_variable_counts):
+                check_batch(self, batch, buffers)
         self.update_running_stats(batch)
         return y if axis == 1 else from_channels_second(y, axis, x.dim())
 
@@ -344,6 +401,10 @@ class Norm(RunningStats):
     def set_condition(self, condition: Any) -> None:
         """Set the condition of subsequent forward passes; a style that is a parameter is not registered as one of this layer."""
         object.__setattr__(self, "_condition", condition)
+
+    def set_mask(self, mask: ModelMask | None) -> None:
+        """Set the mask of subsequent forward passes."""
+        self._mask = mask
 
     @classmethod
     def connect(cls, norms: Sequence[Norm]) -> None:
@@ -483,8 +544,8 @@ class Norm(RunningStats):
             self._buffers["num_batches_skipped"] = torch.zeros_like(tracked)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the condition of an enclosing `with condition(…)` block and without cached forward specs."""
-        return {**self.__dict__, "_condition": None, "_forward_specs": {}}
+        """Return the state without the condition or mask of an enclosing `with` block and without cached forward specs."""
+        return {**self.__dict__, "_condition": None, "_mask": None, "_had_mask": False, "_forward_specs": {}}
 
     def extra_repr(self) -> str:
         """Return the spec, the number of channels and the options."""

@@ -6,14 +6,17 @@ Messages are formatted only when a check fails, so the checks are fast and can b
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from anynorm.core.cuts import Cut
+from anynorm.core.compat import can_read_values
+from anynorm.core.cuts import ALL, Cut, format_numbers
+from anynorm.core.moments import Moments, table_dtype
 from anynorm.errors import ShapeError
-from anynorm.kernels.interface import BatchStats, ForwardSpec
+from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec
+from anynorm.kernels.ragged import Mask, Points, Ragged
 from anynorm.layers.channel_axis import resolve_axis, sizes
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, int, int]
 
 
-def check_input(norm: Norm, spec: ForwardSpec, x: Tensor) -> None:
+def check_input(norm: Norm, spec: ForwardSpec, x: Tensor, ragged: Ragged | None = None) -> None:
     """Check that a norm supports the input x.
 
     Raises:
@@ -30,12 +33,17 @@ def check_input(norm: Norm, spec: ForwardSpec, x: Tensor) -> None:
     """
     if not isinstance(x, Tensor):
         raise ShapeError(f"The input must be a tensor (n, c, …); got a {type(x).__name__}. Layer {norm.spec!r}.")
-    key = None if torch.compiler.is_compiling() else (x.shape, x.dtype)
+    key: tuple[Any, ...] | None = None if torch.compiler.is_compiling() else (x.shape, x.dtype)
+    if key is not None and ragged is not None:
+        key = (*key, type(ragged), ragged.num_samples)
     if key is not None and key in spec.validated_shapes:
         return
     try:
         _check_dimensions(norm, x)
-        _check_parts(norm, spec, sizes(x, norm.channel_axis))
+        n, c, positions = sizes(x, norm.channel_axis)
+        _check_parts(norm, spec, (ragged.num_samples if isinstance(ragged, Points) else n, c, positions))
+        if norm.training and norm.norm_spec.mean:  # with a mask, or for points of several samples, these are upper bounds
+            _check_counts(norm, spec, (1, c, n) if isinstance(ragged, Points) else (n, c, positions))
     except ShapeError as error:
         axis = "" if norm.channel_axis == 1 else f" in axis {norm.channel_axis}"
         layer = f"Layer {norm.spec!r} with {norm.num_features} channels{axis}, input {x.dtype} {tuple(x.shape)}."
@@ -78,14 +86,12 @@ def _check_dimensions(norm: Norm, x: Tensor) -> None:
 
 
 def _check_parts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
-    """Check that samples and positions can be divided into equal parts, and in training that statistics have several values."""
+    """Check that samples and positions can be divided into equal parts."""
     using = [cut for cut, uses_batch in zip(norm.cuts, spec.uses_batch, strict=True) if uses_batch]
     if shape[2] == 0 and using:
         raise ShapeError(f"{using[0]} takes statistics over positions; got an input without any. No axis may have length 0.")
     for cut in norm.cuts:
         cut.check_shape(shape, uses_batch=cut in using)
-    if norm.training and norm.norm_spec.mean:
-        _check_counts(norm, spec, shape)
 
 
 def _check_counts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
@@ -133,18 +139,80 @@ def may_have_single_value(norm: Norm, spec: ForwardSpec, x: Tensor) -> bool:
     return any([not cut.is_ghost and cut.pools_samples and math.prod(cut.parts(shape)[1:]) == x[:1].numel() for cut in norm.cuts])
 
 
-def check_batch(norm: Norm, batch: BatchStats) -> None:
-    """Check that batch statistics were computed over more than one value; for norms with domains or synchronized statistics.
+def check_counts(norm: Norm, spec: ForwardSpec, ragged: Ragged) -> None:
+    """Check the numbers of values of the statistics of each sample, or of each ghost batch; `check_batch` checks all others.
+
+    In training, statistics of single values are allowed if another sample has several. Nothing is checked in compiled code, and
+    on devices where reading a value requires synchronization.
+
+    Raises:
+        ShapeError: if a mask hides all values of a statistic, or in training all statistics have single values.
+    """
+    cuts = {
+        index: cut
+        for index, (cut, uses_batch) in enumerate(zip(norm.cuts, spec.uses_batch, strict=True))
+        if uses_batch and cut.samples == ALL and cut.space != ALL
+    }
+    if not cuts or not can_read_values(ragged[0]):
+        return
+    strips = math.lcm(*[cut.space for cut in cuts.values()])
+    counts = ragged.counts(strips)
+    if not counts.numel() or int(counts.min()) > 1:
+        return
+    counts = counts.to(table_dtype(counts)).expand(-1, norm.num_features, -1)
+    zeros = torch.zeros_like(counts)
+    by_cut = {index: cut.pool_moments(Moments(zeros, zeros, counts)).count for index, cut in cuts.items()}
+    layer = f"Layer {norm.spec!r} with {norm.num_features} channels."
+    for index, count in by_cut.items():
+        parts = (count == 0).flatten(1).any(1).nonzero().flatten().tolist()
+        if parts and isinstance(ragged, Mask):
+            size = cuts[index].samples_per_part
+            samples = [part * size + i for part in parts for i in range(size)]
+            raise ShapeError(f"{_hidden_message(cuts[index], samples)} {layer}")
+    if norm.training and norm.norm_spec.mean:
+        single = {index for index, count in by_cut.items() if bool((count <= 1).all())}
+        for side in (norm.mean_cut_indices, norm.var_cut_indices):
+            if single.issuperset(side):
+                raise ShapeError(f"{_single_value_message(norm.cuts[side[0]])} {layer}")
+
+
+def check_batch(norm: Norm, batch: BatchStats, buffers: Buffers) -> None:
+    """Check the numbers of values of statistics over samples; for domains, synchronized statistics, masks and batch indices.
 
     In compiled code, and on devices where reading a value requires synchronization, nothing is checked, so that a variance of 0
     can enter the running statistics.
 
     Raises:
-        ShapeError: if a statistic was computed over a single value.
+        ShapeError: if a mask hides all values of a statistic, or in training one was computed over a single value.
     """
-    for index, cut in enumerate(norm.cuts if norm.norm_spec.mean else ()):
-        if cut.pools_samples and batch.has_single_value(index):
+    for index, cut in enumerate(norm.cuts):
+        if not cut.pools_samples:
+            continue
+        if isinstance(buffers.ragged, Mask) and not cut.is_ghost:
+            samples = _hidden_samples(batch.by_cut[index], buffers.ragged.num_samples, buffers.labels)
+            if samples:
+                raise ShapeError(
+                    f"{_hidden_message(cut, samples)} Inference uses running statistics. "
+                    f"Layer {norm.spec!r} with {norm.num_features} channels."
+                )
+        if norm.training and norm.norm_spec.mean and batch.has_single_value(index):
             raise ShapeError(f"{_single_value_message(cut)} Layer {norm.spec!r} with {norm.num_features} channels.")
+
+
+def _hidden_samples(moments: Moments | None, num_samples: int, labels: Tensor | None) -> list[int]:
+    """Return the samples whose statistics, per domain or over all samples, have no values; none if the counts cannot be read."""
+    if moments is None or not can_read_values(moments.count) or not bool((moments.count == 0).any()):
+        return []
+    is_hidden = (moments.count == 0).flatten(1).any(1).tolist()
+    domains = [0] * num_samples if len(is_hidden) == 1 or labels is None else labels.tolist()
+    return [sample for sample, domain in enumerate(domains) if is_hidden[domain]]
+
+
+def _hidden_message(cut: Cut, samples: list[int]) -> str:
+    return (
+        f"The mask hides all values of a statistic of {cut}, in samples {format_numbers(samples)}. Leave at least one valid "
+        "position, or remove these samples."
+    )
 
 
 def _single_value_message(cut: Cut) -> str:

@@ -220,12 +220,13 @@ def _estimating_norm(site: NormSite, update_rule: UpdateRule) -> Norm:
 
 
 def _pooling_samples(norm: Norm, site: NormSite) -> Norm:
-    """Disable the schedule of a norm, synchronize it over all processes, and set the condition of the norm of a site."""
+    """Disable the schedule of a norm, synchronize it over all processes, and set the condition and mask of the norm of a site."""
     norm.schedule_enabled = False
     if dist.is_available() and dist.is_initialized():
         norm.sync_group = AllReduce()
     if isinstance(site.module, Norm):
         norm.set_condition(site.module._condition)
+        norm.set_mask(site.module._mask)
     return norm
 
 

@@ -27,6 +27,7 @@ def mix_with_source(norm: Norm, estimator: Norm) -> None:
 
     def update(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         estimator.set_condition(norm._condition)
+        estimator.set_mask(norm._mask)
         estimator.normalize(*args, **kwargs)
         for name, value in source.items():
             norm.get_buffer(name).copy_(value)

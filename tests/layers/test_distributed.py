@@ -1,6 +1,7 @@
 """Statistics over processes: two ranks on parts of a batch give what one process gives on the whole."""
 
 import copy
+import itertools
 import pickle
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import anynorm
+from anynorm import kernels
 from anynorm.core.update_rules import Frozen, Pooled
 from tests.distributed import WORLD, check_parts, two_processes
 from tests.helpers import CHANNELS, ROWS, data, make, same, same_state
@@ -143,3 +145,29 @@ def test_a_synchronized_layer_without_processes_is_a_plain_one():
     same_state(copy.deepcopy(norm), norm)
     with pytest.raises(anynorm.ShapeError, match="more than one value"):
         norm(WHOLE[:1, :, :1, :1])
+
+
+def masked_parts(rank):
+    valid = torch.rand(8, 4, 4, generator=torch.Generator().manual_seed(0)) < 0.5
+    valid[0], valid[:, 0, 0] = True, True
+    labels = torch.arange(8) % 2
+    for spec, name in itertools.product(("bn", "sn", "auxbn@2", "bgn:32"), ("auto", "reference")):
+        alone, together = make(spec), make(spec)
+        anynorm.sync(together)
+        for split in (3, 0):
+            mine = slice(0, split) if rank == 0 else slice(split, 8)
+            results = []
+            for norm, where in ((alone, slice(0, 8)), (together, mine)):
+                x = torch.where(valid[:, None], WHOLE, torch.nan)[where].requires_grad_()
+                with kernels.use(name):
+                    y = norm(x, labels[where], mask=valid[where])
+                (y * y.detach().cos()).sum().backward()
+                results.append((y.detach(), x.grad))
+            for expected, ours in zip(*results, strict=True):
+                same(ours, expected[mine], rtol=1e-3, atol=1e-5)
+            same_state(together, alone)
+
+
+@pytest.mark.reference_only
+def test_ranks_with_different_numbers_of_valid_positions_give_what_one_process_gives(tmp_path):
+    two_processes(masked_parts, tmp_path)
