@@ -49,7 +49,7 @@ def mixtures(count, seed=0):
 @functools.cache
 def naive_statistics(cut, seed, zero_mean):
     """The mean and variance of a cut at each pixel of an input."""
-    mean, var, _ = references.statistics(naive_input(seed), cut, None, zero_mean)
+    mean, var, _ = references.statistics(naive_input(seed), cut, None, zero_mean=zero_mean)
     return mean, var
 
 

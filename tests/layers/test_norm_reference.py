@@ -100,7 +100,7 @@ def reference(spec, norm, x, condition):
     domain = condition.tolist() if any(word in spec for word in DOMAINED) else None
     rows = x.double().flatten(2)
     zero_mean = not mean_cut_indices
-    found = {cut: references.statistics(rows, cut, domain, zero_mean) for cut in {*mean_cut_indices, *var_cut_indices}}
+    found = {cut: references.statistics(rows, cut, domain, zero_mean=zero_mean) for cut in {*mean_cut_indices, *var_cut_indices}}
     mean = references.weighted([found[cut][0] for cut in mean_cut_indices], weights(norm, "mean", "hard" in spec))
     var = references.weighted([found[cut][1] for cut in var_cut_indices], weights(norm, "var", "hard" in spec))
     return references.normalize(rows, mean, var, affine(norm, condition), norm.eps).reshape(x.shape)
@@ -137,7 +137,7 @@ def test_running_statistics_and_inference_are_those_of_the_reference(spec):
         norm(x, condition)
         for side, cuts in enumerate(pooling):
             for k, cut in enumerate(cuts):
-                new = references.kept_average(x.double().flatten(2), cut, domain, domains, not mean_cut_indices)[side]
+                new = references.kept_average(x.double().flatten(2), cut, domain, domains, zero_mean=not mean_cut_indices)[side]
                 name = ("running_mean", "running_var")[side] + ("" if k == 0 else f"_{k + 1}")
                 old = kept.get(name, torch.full_like(new, float(side)))
                 kept[name] = references.running(old, new, 0.3)
@@ -153,7 +153,7 @@ def test_running_statistics_and_inference_are_those_of_the_reference(spec):
         laid: list[torch.Tensor] = []
         for cut in cuts:
             if cut not in pooling[side]:
-                laid.append(references.statistics(x.double().flatten(2), cut, None, not mean_cut_indices)[:2][side])
+                laid.append(references.statistics(x.double().flatten(2), cut, None, zero_mean=not mean_cut_indices)[:2][side])
                 continue
             k = pooling[side].index(cut)
             table = kept[("running_mean", "running_var")[side] + ("" if k == 0 else f"_{k + 1}")]
