@@ -106,5 +106,5 @@ class ActivationCalls(TorchFunctionMode):
                 reason = next(
                     (notes[norm] for norm in norms if norm in notes), "its norm is not chosen, or its block has other arguments"
                 )
-                counts[re.sub(r"\bblock '[^']*'", "its block", reason)] += 1
+                counts[re.sub(r"\bblock ('[^']*'|the model itself)", "its block", reason)] += 1
         return counts

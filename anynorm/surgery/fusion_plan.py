@@ -29,6 +29,7 @@ class FusedBlock:
         sites: the site of each of these norms.
         types: types of the arguments in the calls of the example.
         calls: number of calls in the example.
+        no_call_reason: why there are none.
         reason: why the block is left alone; empty if it is fused.
         forward: its new forward.
     """
@@ -40,6 +41,7 @@ class FusedBlock:
     sites: list[NormSite]
     types: tuple[type, ...] = ()
     calls: int = 0
+    no_call_reason: str = "it does not run on the example"
     reason: str = ""
     forward: BlockForward | None = None
 

@@ -33,7 +33,7 @@ def observe(model: nn.Module, run: Forward, example: Any, plan: Plan) -> Activat
         for handle in handles:
             handle.remove()
     for block in plan.blocks:
-        block.reason = block.reason or ("" if block.calls else "it does not run on the example, or with other arguments")
+        block.reason = block.reason or ("" if block.calls else block.no_call_reason)
         for site, pattern in zip(block.sites, block.patterns, strict=True):
             reason = pattern.reason or (f"block {block_label(block.path)}: {block.reason}" if block.reason else "")
             plan.reasons[site] = reason
@@ -68,6 +68,8 @@ class _ObservedForward(fx.Interpreter):
             except Exception as error:  # a graph that is not valid for these arguments may raise anything
                 block.reason = f"its graph raises {type(error).__name__}"
                 del self.activation_calls.sources[start:]
+        else:
+            block.no_call_reason = "its calls have optional arguments"
         return type(block.module).forward(block.module, *args, **kwargs)
 
     def run_node(self, n: fx.Node) -> Any:

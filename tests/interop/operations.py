@@ -230,7 +230,6 @@ def fuse(state: State, x: Tensor, expected: list[Tensor]) -> dict[str, Any]:
     gradients = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
     check(all(bool(gradient.isfinite().all()) for gradient in gradients), "a gradient is not finite")
     words = report.finding.split()
-    check(int(words[0]) + sum(report.not_fused.values()) == int(words[2]), "activations without a reason")
     return {
         "count": int(words[0]),
         "activations": int(words[2]),

@@ -569,7 +569,26 @@ def test_every_activation_is_fused_or_has_a_reason():
     )
     report.undo()
     assert anynorm.fuse(model, X, where="*.norms.3").not_fused["its norm is not chosen, or its block has other arguments"] == 3
+    assert anynorm.fuse(block(by_mode)[1], data(6, 8, 4, 4)).not_fused == {
+        "its block: its forward differs between train and eval mode": 1
+    }
     assert anynorm.fuse(block(by_mode), X).not_fused == {"its block: its forward differs between train and eval mode": 1}
+
+
+@pytest.mark.parametrize("network", ["optional argument", "not called"])
+def test_the_reason_of_a_block_without_a_call_that_fits(network):
+    class Parent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner: Any = block(simple)[1]
+
+        def forward(self, x):
+            y = self.inner.conv(x) if network == "not called" else self.inner(x, x)
+            return torch.sigmoid(y)
+
+    reasons = {"optional argument": "its calls have optional arguments", "not called": "it does not run on the example"}
+    report = anynorm.fuse(nn.Sequential(conv(3, 8), Parent()), X, forward=lambda model, x: model(x))
+    assert report["1.inner.norm"]["note"] == f"not fused: block '1.inner': {reasons[network]}"
 
 
 def test_activations_of_a_graph_that_raises_are_counted_once(monkeypatch):

@@ -44,9 +44,9 @@ def test_a_fused_network_can_be_exported(network, strict):
 def test_torch_fx_traces_the_original_forward_of_a_fused_block():
     plain = networks()["a block"]
     model = fused(plain)
-    traced = fx.Tracer()
-    traced.is_leaf_module = lambda module, path: isinstance(module, anynorm.Norm | nn.BatchNorm2d | nn.Conv2d | nn.ReLU)  # type: ignore[method-assign]
-    same(fx.GraphModule(model, traced.trace(model))(X), plain(X), rtol=1e-4, atol=1e-5)
+    tracer: Any = fx.Tracer()
+    tracer.is_leaf_module = lambda module, _: isinstance(module, anynorm.Norm | nn.BatchNorm2d | nn.Conv2d | nn.ReLU)
+    same(fx.GraphModule(model, tracer.trace(model))(X), plain(X), rtol=1e-4, atol=1e-5)
 
 
 COPIES = {"copy.copy": copy.copy, "a replica of DataParallel": lambda block: block._replicate_for_data_parallel()}
@@ -81,14 +81,23 @@ def test_a_fused_block_keeps_the_name_of_its_class_and_can_be_pickled():
     same(loaded(X), model(X), rtol=0, atol=0)
 
 
+class Inner(nn.Module):
+    """A child with attributes that its parent reads."""
+
+    scale: Any
+    bias: Any
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.bias = 2.0, None
+
+
 class Scaled(nn.Module):
     """A norm and an activation, with attributes of all kinds in `forward`."""
 
     def __init__(self):
         super().__init__()
-        self.inner = nn.Module()
-        self.inner.scale = 2.0
-        self.inner.bias = None
+        self.inner = Inner()
         self.cfg: Any = {"k": [3.0, 1.0]}
         self.flags: Any = (True, 1.0)
         self.steps = nn.ModuleList([nn.Tanh()])
