@@ -25,7 +25,7 @@ def naive(spec, norm, x, condition, valid):
     """Output of the naive formula on the valid positions; 0 at the others."""
     domain = condition.tolist() if any(word in spec for word in DOMAINED) else None
     rows, flat = torch.where(valid[:, None], x, 0.0).double().flatten(2), valid.flatten(1)
-    found = {cut: references.statistics(rows, cut, domain, valid=flat) for side in TABLE[spec] for cut in side}
+    found: dict[str, Any] = {cut: references.statistics(rows, cut, domain, valid=flat) for side in TABLE[spec] for cut in side}
     mean, var = (
         references.weighted([found[cut][side] for cut in cuts], weights(norm, name, "hard" in spec))
         for side, (cuts, name) in enumerate(zip(TABLE[spec], ("mean", "var"), strict=True))
