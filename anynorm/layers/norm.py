@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any, ClassVar, TypedDict
 
 import torch
@@ -208,9 +209,9 @@ class Norm(RunningStats):
             dtype=dtype,
         )
         self.eps = eps
-        self._activation = read_activation(activation)
+        self._activation = None if activation is None else read_activation(activation)
         self.single_value = single_value
-        self.channel_axis = check_channel_axis(channel_axis)
+        self.channel_axis = channel_axis if channel_axis == 1 else check_channel_axis(channel_axis)
         self._condition: Any = None
         self._forward_specs: dict[Any, ForwardSpec] = {}
         self._register_parameters(device, dtype)
@@ -223,16 +224,12 @@ class Norm(RunningStats):
 
     @property
     def activation(self) -> Activation | None:
-        """The activation that is applied to the output; its name or torch's module of it can be assigned too."""
+        """The activation that is applied to the output; its name can be assigned too."""
         return self._activation
 
     @activation.setter
-    def activation(self, activation: Activation | None) -> None:
-        self._activation = activation
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # nn.Module would register a module under this name, before the property is set
-        super().__setattr__(name, read_activation(value) if name == "activation" else value)  # type: ignore[arg-type]
+    def activation(self, activation: Any) -> None:
+        self._activation = read_activation(activation)
 
     def forward(
         self,
@@ -263,6 +260,8 @@ class Norm(RunningStats):
             ConditionError: if the condition is missing or invalid.
             SpecError: if the norm does not support a mask or batch index.
         """
+        if "activation" in self._modules:  # nn.Module registers a module that is assigned, before the property is set
+            raise SpecError(f"The activation of {self.spec} must be assigned by its name, such as 'relu'; got a module.")
         activation = self._activation if activation is None else read_activation(activation)
         y = self.normalize(x, condition, residual, activation, mask=mask, batch_index=batch_index, num_graphs=num_graphs)
         for name in self.post_modules:
@@ -429,7 +428,7 @@ class Norm(RunningStats):
         """Reset the running statistics, the affine and λ to their initial values."""
         self.reset_running_stats()
         for stage in self.norm_spec.affine.stages:
-            stage.reset(*[getattr(self, name) for name in stage.names])
+            stage.reset(*map(getattr, repeat(self), stage.names))
         for logits in (self.mean_weight, self.var_weight):
             if logits is not None:
                 nn.init.ones_(logits)

@@ -192,15 +192,18 @@ def test_a_layer_and_a_call_take_names_and_modules_of_activations():
     expected = norm(x).relu()
     for value in ("relu", nn.ReLU(), Activation("relu")):
         same(norm(x, activation=value), expected)
+    for value in ("relu", Activation("relu")):
         norm.activation = value
         assert norm.activation == Activation("relu")
-        assert list(norm.children()) == []
         same(norm(x), expected)
         norm.activation = None
     with pytest.raises(anynorm.SpecError, match="activation must be one of relu"):
         norm.activation = "tanh"
     with pytest.raises(anynorm.SpecError, match="activation must be one of relu"):
         norm(x, activation="tanh")
+    norm.activation = nn.ReLU()
+    with pytest.raises(anynorm.SpecError, match="activation of gn:4 must be assigned by its name, such as 'relu'; got a module"):
+        norm(x)
 
 
 def test_a_pickled_layer_of_an_earlier_version_has_no_activation():
