@@ -408,8 +408,8 @@ def _count_not_finite(table, field, size, largest):
 
 
 @triton.jit
-def _has_finite(columns, stats, domain, largest, shape, NORM: tl.constexpr):
-    """Whether all batch statistics of a domain are finite, of which the running statistics of all cuts are updated."""
+def _num_not_finite(columns, stats, domain, largest, shape, NORM: tl.constexpr):
+    """Return how many batch statistics of a domain are not finite, of those that update running statistics of any cut."""
     width, total, offset = shape.c * NORM.strips, 0, 0
     if NORM.pools_columns:
         total += _count_not_finite(columns + domain * width, max(NORM.domains, 1) * width, width, largest)
@@ -418,7 +418,7 @@ def _has_finite(columns, stats, domain, largest, shape, NORM: tl.constexpr):
         if NORM.cuts[k].samples_per_part > 1:
             total += _count_not_finite(stats + offset, shape.num_stats, rows * per_row, largest)
         offset += rows * per_row
-    return total == 0
+    return total
 
 
 @triton.jit
@@ -461,7 +461,8 @@ def _pool_columns(
             unbiased = var
             if NORM.num_means:  # otherwise, the mean is not estimated
                 unbiased = var * tl.where(count > 1, count, 1.0) / tl.where(count > 2, count - 1, 1.0)
-            mask = mask & (count > 0) & _has_finite(columns, all_stats, domain, largest, shape, NORM)
+            bad = part * 0 + _num_not_finite(columns, all_stats, domain, largest, shape, NORM)  # a block, as the other conditions
+            mask = mask & (count > 0) & (bad == 0)
             _update(running_mean, slot, mean, momentum, largest, mask)
             _update(running_var, slot, unbiased, momentum, largest, mask)
     return pid - domains * blocks
@@ -481,7 +482,7 @@ def pool_columns(
     pid, offset = tl.program_id(0), 0
     if UPDATE:
         if pid < max(NORM.domains, 1):
-            present, finite = pid == pid, _has_finite(columns, stats, pid, largest, shape, NORM)
+            present, finite = pid == pid, _num_not_finite(columns, stats, pid, largest, shape, NORM) == 0
             if NORM.pools_columns:
                 present = tl.load(counts + pid) > 0
             _count(num_batches, pid, present & finite)
