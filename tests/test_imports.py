@@ -224,7 +224,9 @@ def test_make_and_forward_take_few_calls_in_few_files():
 
 def test_an_unknown_name_is_refused_with_the_list_of_public_names():
     assert dir(anynorm) == anynorm.__all__
-    with pytest.raises(AttributeError, match=r"module 'anynorm' has no attribute 'nothing'\. Public names: ALL AdaIN"):
+    with pytest.raises(
+        AttributeError, match=r"module 'anynorm' has no attribute 'nothing'\. Public names: ALL Accumulation AdaIN"
+    ):
         anynorm.nothing  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"module 'anynorm\.lab' has no attribute 'nothing'\. Public names: CellTable"):
         anynorm.lab.nothing  # type: ignore[attr-defined]

@@ -211,7 +211,7 @@ class Norm(RunningStats):
         self.eps = eps
         self._activation = None if activation is None else read_activation(activation)
         self.single_value = single_value
-        self.channel_axis = channel_axis if channel_axis == 1 else check_channel_axis(channel_axis)
+        self.channel_axis = 1 if type(channel_axis) is int and channel_axis == 1 else check_channel_axis(channel_axis)
         self._condition: Any = None
         self._forward_specs: dict[Any, ForwardSpec] = {}
         self._register_parameters(device, dtype)

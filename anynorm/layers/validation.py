@@ -136,7 +136,9 @@ def may_have_single_value(norm: Norm, spec: ForwardSpec, x: Tensor) -> bool:
     if not spec.has_variable_counts or not _uses_running(norm, spec, x):
         return False
     shape = (1, x.shape[1], math.prod(x.shape[2:]))
-    return any([not cut.is_ghost and cut.pools_samples and math.prod(cut.parts(shape)[1:]) == x[:1].numel() for cut in norm.cuts])
+    return any(
+        [not cut.is_ghost and cut.pools_samples and math.prod(cut.parts(shape)[1:]) == math.prod(shape) for cut in norm.cuts]
+    )
 
 
 def check_counts(norm: Norm, spec: ForwardSpec, ragged: Ragged) -> None:

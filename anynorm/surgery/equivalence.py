@@ -94,7 +94,8 @@ def run_with_gradients(model: nn.Module, forward: Forward, example: Any) -> RunR
                 torch.autograd.backward(differentiable, [_weights_like(y) for y in differentiable])
         except RuntimeError as error:  # backward of the model itself may not be possible
             result.error = str(error).splitlines()[0]
-        result.buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        kept = model.state_dict(keep_vars=True)  # without counters that are not saved, such as num_batches_skipped
+        result.buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers() if name in kept}
         if result.error:
             return result
         named = [*model.named_parameters(), *((f"input {index}", leaf) for index, leaf in enumerate(leaves))]

@@ -71,7 +71,7 @@ def identify(module: nn.Module) -> NormInfo | None:
     ...     def forward(self, x):
     ...         return nn.functional.layer_norm(x, (8,), self.weight, None, self.eps)
     >>> identify(CenteredNorm()).spec
-    'pn'
+    'pn.nobias'
     """
     tensors, eps = tensors_of_norm(module), _eps(module)
     shape = tuple(getattr(module, "normalized_shape", None) or [len(tensor) for tensor in tensors.values() if tensor.dim()][:1])

@@ -205,7 +205,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             aliases.append(tensor)
 
     def _mark_overwritten(self, written: list[Tensor]) -> None:
-        """Give all other tensors that share memory with written ones a value of unknown content."""
+        """Set the values of all other tensors that share memory with written ones to unknown contents."""
         for tensor in written:
             for alias in self.by_storage[tensor.untyped_storage()._cdata]:
                 if not any(alias is each for each in written):

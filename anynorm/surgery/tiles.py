@@ -326,7 +326,7 @@ def _write(output: Tensor | None, y: Any, spans: tuple[Span, ...], image: Tensor
 
 @contextmanager
 def _collected_by(passes: TilePasses, model: nn.Module) -> Iterator[None]:
-    """Let norms whose statistics come from each input compute their outputs by `passes`, inside a `with` block."""
+    """Replace the outputs of norms whose statistics come from each input by those of `passes`, inside a `with` block."""
     check_model(model)
     _check_mode(model)
     norms = {site: site.module if isinstance(site.module, Norm) else make_equivalent(site) for site in _readable(model)}

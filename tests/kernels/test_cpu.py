@@ -501,6 +501,7 @@ GOOD = {
     "slope": 0.0,
     "group": "",
     "num_batches": None,
+    "num_skipped": None,
     "momentum": -1.0,
 }
 
@@ -512,7 +513,10 @@ def call_operator(arguments):
     return cpu.library.normalize(cpu.library.define(*settings), x, tuple(params), tuple(running_stats), *rest)
 
 
-SETTINGS, TENSORS = ("spec", "eps", "slope", "group"), ("x", "params", "running_stats", "labels", "num_batches", "momentum")
+SETTINGS, TENSORS = (
+    ("spec", "eps", "slope", "group"),
+    ("x", "params", "running_stats", "labels", "num_batches", "num_skipped", "momentum"),
+)
 
 
 @pytest.mark.parametrize(

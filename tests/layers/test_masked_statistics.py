@@ -25,7 +25,11 @@ def naive(spec, norm, x, condition, valid):
     """Output of the naive formula on the valid positions; 0 at the others."""
     domain = condition.tolist() if any(word in spec for word in DOMAINED) else None
     rows, flat = torch.where(valid[:, None], x, 0.0).double().flatten(2), valid.flatten(1)
-    found: dict[str, Any] = {cut: references.statistics(rows, cut, domain, valid=flat) for side in TABLE[spec] for cut in side}
+    found: dict[str, Any] = {
+        cut: references.statistics(rows, cut, domain, zero_mean=not TABLE[spec][0], valid=flat)
+        for side in TABLE[spec]
+        for cut in side
+    }
     mean, var = (
         references.weighted([found[cut][side] for cut in cuts], weights(norm, name, "hard" in spec))
         for side, (cuts, name) in enumerate(zip(TABLE[spec], ("mean", "var"), strict=True))
@@ -75,7 +79,9 @@ def test_running_statistics_count_valid_positions_only(spec):
         rows = torch.where(valid[:, None], x, 0.0).double().flatten(2)
         for side, cuts in enumerate(TABLE[spec]):
             for k, cut in enumerate([cut for cut in cuts if cut.split(":")[0] in POOLING]):
-                new = references.kept_average(rows, cut, domain, domains, valid=valid.flatten(1))[side]
+                new = references.kept_average(rows, cut, domain, domains, zero_mean=not TABLE[spec][0], valid=valid.flatten(1))[
+                    side
+                ]
                 stat = ("running_mean", "running_var")[side] + ("" if k == 0 else f"_{k + 1}")
                 kept[stat] = references.running(kept.get(stat, torch.full_like(new, float(side))), new, 0.3)
     for stat, value in kept.items():
@@ -154,7 +160,7 @@ def test_points_give_the_output_gradients_and_statistics_of_padded_samples(spec)
         for k, cut in enumerate([cut for cut in cuts if cut.split(":")[0] in POOLING]):
             domains = ours.norm_spec.affine.num_domains or 1
             domain = condition[graphs].tolist() if domains > 1 else None
-            new = references.kept_average(rows, cut, domain, domains, valid=valid)[side]
+            new = references.kept_average(rows, cut, domain, domains, zero_mean=not TABLE[spec][0], valid=valid)[side]
             stat = ("running_mean", "running_var")[side] + ("" if k == 0 else f"_{k + 1}")
             expected = references.running(torch.full_like(new, float(side)), new, 0.1)
             same(getattr(ours, stat), expected.reshape(getattr(ours, stat).shape).float())

@@ -107,7 +107,7 @@ def test_compiled_code_skips_as_eager_code(spec):
     same_state(norm, eager)
     same(norm.num_batches_skipped, eager.num_batches_skipped)
     assert norm.num_batches_skipped.max() == 2
-    assert norm.num_batches_tracked.max() == (2 if "dom" in spec else 1)
+    assert norm.num_batches_tracked.max() == (3 if "dom" in spec else 1)  # domains without the bad sample are not skipped
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])

@@ -50,10 +50,10 @@ def activations_seen(model, x, monkeypatch):
     residuals = []
     normalize = Norm.normalize
 
-    def spy(self, x, condition=None, residual=None, activation=None):
+    def spy(self, x, condition=None, residual=None, activation=None, **options):
         seen.extend([activation.name] if activation else [])
         residuals.extend([residual] if residual is not None else [])
-        return normalize(self, x, condition, residual, activation)
+        return normalize(self, x, condition, residual, activation, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(Norm, "normalize", spy)

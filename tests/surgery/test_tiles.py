@@ -292,8 +292,6 @@ def test_other_models_that_are_refused():
     ):
         anynorm.tiled(nn.GroupNorm(1, 3).eval(), IMAGE, tile=32)
     same(anynorm.tiled(anynorm.make("in", 3).eval(), IMAGE, tile=32, halo=0), nn.InstanceNorm2d(3)(IMAGE))
-    with pytest.raises(anynorm.SurgeryError, match=r"'0' \(RMSNorm\) cannot be used with tiles: "):
-        anynorm.tiled(nn.Sequential(nn.RMSNorm(48)).eval(), IMAGE, tile=32)
 
 
 STRIDES = "tile, halo and the size of the image must be multiples of the total stride"
