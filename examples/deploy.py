@@ -50,7 +50,7 @@ for name, output in results.items():
 # path  norm  into  layer_position  note
 # 1     bn    0     before
 # 4     hn:8  3     before
-# 7     gn:8                        not folded: the statistics of gn:8 come from each input, so no fixed (a, b) exists
+# 7     gn:8                        not folded: the statistics of gn:8 come from each input, so no fixed (a, b) …
 # 2 of 3 norms folded; the output changed by … of its largest value.
 # folded: 497 of 497 predictions agree with the model; outputs within 1e-4: True
 # exported: 497 of 497 predictions agree with the model; outputs within 1e-4: True
