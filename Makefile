@@ -45,14 +45,14 @@ test-all: lint browser
 # The tests of the library in an environment with its base dependencies only: torch, numpy, rich, safetensors, typer.
 BASE := .venv-base/bin
 test-base: .venv-base/ready
-	$(BASE)/python -m pytest --doctest-ignore-import-errors -m 'not (docs or real or thorough)' \
+	$(BASE)/python -m pytest -n 2 --dist worksteal --doctest-ignore-import-errors -m 'not (docs or real or thorough)' \
 		tests/test_base.py tests/test_registry.py tests/cli tests/core tests/diagnostics tests/draw tests/integrations tests/io \
 		tests/kernels tests/layers tests/selftest tests/surgery anynorm --ignore anynorm/lab --ignore anynorm/draw
 
 .venv-base/ready: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)
 	test -x $(BASE)/python || $(PYTHON) -m venv .venv-base
 	$(BASE)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	$(BASE)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools ninja pytest hypothesis
+	$(BASE)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools ninja pytest pytest-xdist hypothesis
 	$(BASE)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e .
 	touch $@
 
@@ -76,7 +76,7 @@ interop: .venv-interop/ready
 
 # A few models of each package; CI runs it.
 interop-sample: .venv-interop/ready
-	ANYNORM_INTEROP=1 $(INTEROP)/python -m pytest tests/interop/test_models.py -m sample
+	ANYNORM_INTEROP=1 $(INTEROP)/python -m pytest -n 2 tests/interop/test_models.py -m sample
 
 # Measure the models that have no results in docs/interop.json, and generate docs/interop.md.
 interop-results: setup .venv-interop/ready
@@ -87,7 +87,7 @@ interop-results: setup .venv-interop/ready
 	test -x $(INTEROP)/python || $(PYTHON) -m venv .venv-interop
 	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		setuptools ninja pytest hypothesis platformdirs huggingface_hub numpy pillow pyyaml safetensors tqdm \
+		setuptools ninja pytest pytest-xdist hypothesis platformdirs huggingface_hub numpy pillow pyyaml safetensors tqdm \
 		lightning-utilities matplotlib scipy
 	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt torchmetrics -r constraints-interop.txt
 	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e .

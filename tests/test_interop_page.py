@@ -18,10 +18,13 @@ def test_the_page_and_the_guide_have_what_the_results_give():
 def test_the_models_are_as_many_as_promised():
     names = [(row["package"], row["name"]) for row in MEASURED["models"]]
     assert len(set(names)) == len(names)
-    counts = {package: sum(1 for name, _ in names if name == package) for package in ("timm", "torchvision", "smp")}
-    assert counts["timm"] >= 60
+    counts = {
+        package: sum(1 for name, _ in names if name == package) for package in ("timm", "torchvision", "smp", "transformers")
+    }
+    assert counts["timm"] >= 150
     assert counts["torchvision"] + sum(1 for name in MEASURED["missing"] if name.startswith("torchvision ")) >= 50
     assert counts["smp"] >= 6
+    assert counts["transformers"] >= 5
 
 
 def test_failures_and_refusals_are_shown_with_their_reasons():
@@ -31,12 +34,13 @@ def test_failures_and_refusals_are_shown_with_their_reasons():
     row["operations"]["bn"] = {"result": "refused", "reason": "This ResNet has none."}
     row["operations"]["fold"] |= {"count": 19, "notes": {"not folded: why": 1}}
     page = interop_page(results)
-    links = [f'[<a href="#reason-{number}">{number}</a>]' for number in (1, 2, 3)]
+    links = [f'[<a href="#reason-{number}">{number}</a>]' for number in (1, 2, 3, 4)]
     assert (
-        f"| `resnet18` | 11.2 M | 20 | 0 | – {links[0]} | **✗** {links[1]} | ✓ | 8 | 19 of 20 {links[2]} | 17 of 17 | ✓ | ✓ |"
+        f"| `resnet18` | 11.2 M | 20 | 0 | – {links[0]} | **✗** {links[1]} | ✓ | 8 | 19 of 20 {links[2]} | 17 of 17 | – {links[3]} | ✓ | ✓ |"
         in page
     )
     reasons = ["This model has none.", "ValueError: a | b.", "Not folded: why."]
+    reasons += ["This model has no LayerNorm over the channels of each position."]
     assert "\n".join(f'{k}. <a id="reason-{k}"></a>{text}' for k, text in enumerate(reasons, 1)) in page
     assert "None of the " in interop_counts(MEASURED)
     assert "has the result of each. 1 of the " in interop_counts(results)

@@ -20,16 +20,18 @@ ROOT = Path(__file__).parents[1]
 RESULTS, PAGE, GUIDE = (ROOT / "docs" / name for name in ("interop.json", "interop.md", "guide/surgery.md"))
 MARKER = "interop"
 """Name of the two markers in docs/guide/surgery.md between which the counts are inserted."""
-NAMES = {"timm": "timm", "torchvision": "torchvision", "smp": "segmentation_models_pytorch"}
+NAMES = {"timm": "timm", "torchvision": "torchvision", "smp": "segmentation_models_pytorch", "transformers": "transformers"}
 OPERATIONS = {"bn": "`bn`", "hn": "`hn`", "gn": "`gn:8`", "xbn": "`xbn`", "fold": "`fold`"}
-OPERATIONS |= {"fuse": "`fuse`", "recalibrate": "`recalibrate`"}
+OPERATIONS |= {"fuse": "`fuse`", "to_rms": "`to_rms`", "recalibrate": "`recalibrate`"}
+TOTALS = {"fuse": "activations", "to_rms": "norms"}
+"""What these operations count, where it is not BatchNorms or blocks."""
 USUAL_INPUT = [3, 64, 64]
-INTRODUCTION = """# Tested models: timm, torchvision, segmentation_models_pytorch
+INTRODUCTION = """# Tested models: timm, torchvision, segmentation_models_pytorch, transformers
 
 <!-- Generated from interop.json by `make interop-results`; do not edit. -->
 
-Which [operations](guide/surgery.md) work on which models of timm, torchvision and segmentation_models_pytorch. `make interop`
-measures every row again and compares it with [the results](interop.json).
+Which [operations](guide/surgery.md) work on which models of timm, torchvision, segmentation_models_pytorch and transformers.
+`make interop` measures every row again and compares it with [the results](interop.json).
 
 A model that is not listed works if its norms are of a known class; `anynorm inspect` lists them, and names the classes that are
 not known. Of the detectors, only torchvision's Faster R-CNN is tested (trainable and frozen BatchNorm); see
@@ -37,23 +39,25 @@ not known. Of the detectors, only torchvision's Faster R-CNN is tested (trainabl
 
 Models have no pretrained weights. Their running statistics are computed from one batch and then perturbed at random, as is the
 affine of their norms, so that equal outputs mean something. A batch has two random inputs of the smallest size that the model
-takes: 3&nbsp;×&nbsp;64&nbsp;×&nbsp;64 unless noted next to its name.
+takes: 3&nbsp;×&nbsp;64&nbsp;×&nbsp;64 unless noted next to its name. The models of transformers are small: 3 blocks, 64 channels.
 
 | column | operation | passes if |
 |---|---|---|
 | BatchNorm | `inspect(model)` | it has the number of norms that pool over samples; "others" are all other norms |
 | `bn` | `convert(model, "bn")` | the outputs are equal in eval mode (change ≤ 10⁻⁴ of the largest value) |
 | `hn` | `convert(model, "hn")` | the outputs are equal in eval mode (≤ 10⁻³) |
-| `gn:8` | `convert(model, "gn:8", groups="nearest")` | a training step runs: the loss is finite, and gradients reach all norms |
+| `bn`, `hn` without BatchNorm | the same | a training step runs: the loss is finite, and gradients reach all norms |
+| `gn:8` | `convert(model, "gn:8", groups="nearest")` | a training step runs |
 | `xbn` | `xbn(model, "gn:8")` | residual blocks are found, and the outputs are finite |
 | `fold` | `fold(model, x)` | the outputs are equal (≤ 10⁻³) |
 | `fuse` | `fuse(model, x)` | the outputs are equal in eval mode (≤ 10⁻³), and gradients of a training step are finite |
+| `to_rms` | `to_rms(model, x, untie=True)` | the outputs are equal (≤ 10⁻³) |
 | `recalibrate` | `recalibrate(model, batches)` | running statistics change, and the outputs are finite |
 | `undo` | `report.undo()` after each of them | modules, modes, and all parameters and buffers are as before, bit by bit |
 
-✓: passed for all BatchNorms of the model. A number: of norms, of blocks for `xbn`, of activations for `fuse`. –: refused with a
-message, and the model is unchanged. **✗**: failed. Empty: not measured yet. The numbers in brackets refer to the
-[reasons](#reasons).
+✓: passed for all BatchNorms of the model. A number: of norms, of blocks for `xbn`, of activations for `fuse`, of LayerNorms of
+tokens for `to_rms`. –: refused with a message, and the model is unchanged. **✗**: failed. Empty: not measured yet. The numbers in
+brackets refer to the [reasons](#reasons).
 """
 
 
@@ -117,28 +121,28 @@ def interop_page(results: dict[str, Any]) -> str:
 def interop_counts(results: dict[str, Any]) -> str:
     """Return a sentence with the number of models per package and of failures, for docs/guide/surgery.md."""
     rows = results["models"]
-    counts = [f"{sum(1 for row in rows if row['package'] == package)} models of {name}" for package, name in NAMES.items()]
+    counts = [f"{sum(1 for row in rows if row['package'] == package)} of {name}" for package, name in NAMES.items()]
     failures = [name for row in rows for name, outcome in row.get("operations", {}).items() if outcome["result"] == "failed"]
     total = sum(len(row.get("operations", {})) for row in rows)
     failed = len(failures) or "None"
     return (
-        f"These operations are tested on {counts[0]}, {counts[1]} and {counts[2]}:\n"
+        f"These operations are tested on {len(rows)} models, {', '.join(counts[:-1])} and {counts[-1]}:\n"
         f"[the table](../interop.md) has the result of each. {failed} of the {total} operations failed; those that were refused\n"
         "are marked –."
     )
 
 
 def _summary(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a table with one row per package: the number of models, with BatchNorm, and that pass each operation."""
+    """Return a table with one row per package: the number of models, with BatchNorm, and changed by each operation."""
     table = [["package", "models", "with BatchNorm", *OPERATIONS.values(), "BatchNorms folded"]]
     for package, name in NAMES.items():
         of_package = [row for row in rows if row["package"] == package]
         with_bn = [row for row in of_package if row.get("batch_norms")]
-        passed = [sum(1 for row in with_bn if row["operations"].get(key, {}).get("result") == "passed") for key in OPERATIONS]
+        passed = [sum(1 for row in of_package if row.get("operations", {}).get(key, {}).get("count")) for key in OPERATIONS]
         folded = sum(row["operations"]["fold"].get("count", 0) for row in with_bn)
         counts = [len(of_package), len(with_bn), *passed]
         table.append([name, *map(str, counts), f"{folded} of {sum(row['batch_norms'] for row in with_bn)}"])
-    return ["Models with BatchNorm on which an operation passes:\n", *markdown_table(table)]
+    return ["Models that an operation changes as it should:\n", *markdown_table(table)]
 
 
 def _row(row: dict[str, Any], notes: Notes) -> list[str]:
@@ -166,8 +170,8 @@ def _cell(operation: str, outcome: dict[str, Any], batch_norms: int, notes: Note
     if outcome["result"] != "passed":
         return f"{'–' if outcome['result'] == 'refused' else '**✗**'}{notes.refer([outcome['reason']])}"
     count = outcome["count"]
-    if operation == "fuse":
-        return f"{count} of {outcome['activations']}{notes.refer(list(outcome.get('notes', {})))}"
+    if operation in TOTALS:
+        return f"{count} of {outcome[TOTALS[operation]]}{notes.refer(list(outcome.get('notes', {})))}"
     if operation == "xbn":
         return str(count) if count == outcome["blocks"] else f"{count} of {outcome['blocks']}"
     if count == batch_norms and batch_norms:

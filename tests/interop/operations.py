@@ -4,6 +4,7 @@ Running statistics are those of one batch, then changed at random like the affin
 """
 
 import copy
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,8 +22,10 @@ from anynorm.surgery.report import SurgeryReport
 from tests.interop.models import Model
 
 SEED = 0
-TOLERANCE = {"bn": 1e-4, "hn": 1e-3, "fold": 1e-3, "fuse": 1e-3}
+TOLERANCE = {"bn": 1e-4, "hn": 1e-3, "fold": 1e-3, "fuse": 1e-3, "to_rms": 1e-3}
 """Largest change of the output, relative to its largest value: float32, through up to 200 layers."""
+SMALL = 1e-3
+"""Largest absolute value of parameters that are initialized to about zero."""
 STOCHASTIC_DEPTH = ("StochasticDepth", "DropPath")
 """Names of its classes in torchvision and timm."""
 
@@ -45,7 +48,8 @@ def _measure(model: Model, operations: list[str]) -> dict[str, Any]:
     network = model.make()
     row: dict[str, Any] = {}
     row["parameters"] = sum(parameter.numel() for parameter in network.parameters())
-    x = smallest_input(network, model.shapes)
+    draw_small_parameters(network)
+    x = smallest_input(network, model)
     perturb(network)
     network.eval()
     row["input"] = list(x.shape[1:])
@@ -59,13 +63,13 @@ def _measure(model: Model, operations: list[str]) -> dict[str, Any]:
     return row
 
 
-def smallest_input(network: nn.Module, shapes: list[tuple[int, ...]]) -> Tensor:
+def smallest_input(network: nn.Module, model: Model) -> Tensor:
     """Return a batch of two of the first shape that a model takes, after a pass that estimates running statistics on it."""
     modules: Any = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     momentum = {module: module.momentum for module in modules}
     error: Exception | None = None
-    for shape in shapes:
-        x = torch.rand(2, *shape, generator=torch.Generator().manual_seed(SEED))
+    for shape in model.shapes:
+        x = model.example(shape, SEED)
         try:
             for module in modules:
                 module.reset_running_stats()
@@ -97,6 +101,20 @@ def perturb(network: nn.Module) -> None:
 
 
 @torch.no_grad()
+def draw_small_parameters(network: nn.Module) -> None:
+    """Draw the parameters that are initialized to about zero, such as heads and layer scales, which hide what is before them."""
+    generator = torch.Generator().manual_seed(SEED)
+    for name, parameter in network.named_parameters():
+        if name.endswith("bias") or not parameter.numel() or parameter.abs().max() > SMALL:
+            continue
+        if parameter.ndim > 1:
+            bound = parameter[0].numel() ** -0.5
+            parameter.uniform_(-bound, bound, generator=generator)
+        else:
+            parameter.uniform_(0.5, 1.0, generator=generator)
+
+
+@torch.no_grad()
 def outputs(network: nn.Module, x: Tensor) -> list[Tensor]:
     """Return the tensors that a model computes."""
     torch.manual_seed(SEED)  # of dropout
@@ -110,7 +128,19 @@ def batch_norms(network: nn.Module) -> list[Any]:
 
 def reasons(report: SurgeryReport) -> dict[str, int]:
     """Return the number of norms per note of a report."""
-    return dict(Counter(row["note"] for row in report.rows if row.get("note")))
+    return count_notes(row.get("note") for row in report.rows)
+
+
+def count_notes(notes: Iterable[str | None]) -> dict[str, int]:
+    """Return how often each note occurs, where paths of layers make no difference.
+
+    >>> count_notes(["'a.b' (GELU), gelu, reads", "'a.c' (GELU), gelu, reads", None, "the norm 'a', c.weight is tied"])
+    {'GELU, gelu, reads': 2, 'a norm, a weight is tied': 1}
+    """
+    texts = (re.sub(r"'[\w.]+' \((\w+)\)", r"\1", note) for note in notes if note)
+    return dict(
+        Counter(re.sub(r"\b[\w.]+\.weight\b", "a weight", re.sub(r"the norm '[\w.]+'", "a norm", text)) for text in texts)
+    )
 
 
 def check(condition: bool, message: str) -> None:
@@ -162,9 +192,11 @@ def output_change(network: nn.Module, x: Tensor, expected: list[Tensor]) -> floa
 
 
 def keep_outputs(spec: str) -> Callable[..., dict[str, Any]]:
-    """Return the operation that converts to a spec with the same outputs in eval mode."""
+    """Return the operation that converts to a spec with the same outputs in eval mode; a model without BatchNorm is trained."""
 
     def operation(state: State, x: Tensor, expected: list[Tensor]) -> dict[str, Any]:
+        if not batch_norms(state.network):
+            return train(state, x, spec)
         with state.undone(anynorm.convert(state.network, spec)) as report:
             change = output_change(state.network, x, expected)
         check(change <= TOLERANCE[spec], f"the outputs changed by {change:.1g} of their largest value")
@@ -173,18 +205,28 @@ def keep_outputs(spec: str) -> Callable[..., dict[str, Any]]:
     return operation
 
 
+def is_trained(parameter: nn.Parameter | None) -> bool:
+    """Whether there is a parameter, and it is trained: β of an RMSNorm is fixed at 0."""
+    return parameter is not None and parameter.requires_grad
+
+
 def train_gn(state: State, x: Tensor, expected: list[Tensor]) -> dict[str, Any]:
-    """Convert to gn:8 and train a copy for a step: the loss must be finite, and gradients must reach every norm that ran.
+    """Convert to gn:8 and train."""
+    return train(state, x, "gn:8")
+
+
+def train(state: State, x: Tensor, spec: str) -> dict[str, Any]:
+    """Convert to a spec and train a copy for a step: the loss must be finite, and gradients must reach every norm that ran.
 
     Stochastic depth is off: it drops some blocks for both samples, and their norms then have no gradient.
     """
-    with state.undone(anynorm.convert(state.network, "gn:8", groups="nearest")) as report:
+    with state.undone(anynorm.convert(state.network, spec, groups="nearest")) as report:
         network = copy.deepcopy(state.network).train()
+    new = [network.get_submodule(row["path"]) for row in report if row["new_norm"]]
     for module in network.modules():
         if type(module).__name__ in STOCHASTIC_DEPTH:
             module.eval()
-    count = sum(1 for row in report if row["new_norm"])
-    norms = [module for module in network.modules() if isinstance(module, anynorm.GroupNorm)]
+    norms: list[Any] = list(dict.fromkeys(new))
     ran: set[int] = set()
     for norm in norms:
         norm.register_forward_hook(lambda module, *_: ran.add(id(module)))
@@ -193,13 +235,14 @@ def train_gn(state: State, x: Tensor, expected: list[Tensor]) -> dict[str, Any]:
     loss = torch.stack([(y - 1).square().mean() for y in tensors]).sum()
     loss.backward()
     check(bool(loss.isfinite()), "the loss is not finite")
-    gradients = [norm.bias.grad for norm in norms if id(norm) in ran and norm.bias is not None]
+    affines = [next(filter(is_trained, (norm.bias, norm.weight)), None) for norm in norms if id(norm) in ran]
+    gradients = [parameter.grad for parameter in affines if parameter is not None]
     check(all(g is not None and bool(g.isfinite().all()) for g in gradients), "a norm has no gradient, or not a finite one")
     reached = sum(1 for g in gradients if bool(g.any()))
     check(reached == len(gradients), f"the gradient of {len(gradients) - reached} of {len(gradients)} norms is zero")
     torch.optim.SGD(network.parameters(), lr=1e-4).step()
     check(all(bool(y.isfinite().all()) for y in outputs(network, x)), "the outputs are not finite after the step")
-    return {"count": count}
+    return {"count": len(new)}
 
 
 def replace_in_blocks(state: State, x: Tensor, expected: list[Tensor]) -> dict[str, Any]:
@@ -216,6 +259,24 @@ def fold(state: State, x: Tensor, expected: list[Tensor]) -> dict[str, Any]:
         change = output_change(state.network, x, expected)
     check(change <= TOLERANCE["fold"], f"the outputs changed by {change:.1g} of their largest value")
     return {"count": sum(1 for row in report if row["into"]), "change": change, "notes": reasons(report)}
+
+
+def to_rms(state: State, x: Tensor, expected: list[Tensor]) -> dict[str, Any]:
+    """Turn LayerNorms over the channels of each position into RMSNorms, also where a tied embedding must get its own weight."""
+    norms = sum(1 for site in find_norms(state.network) if not site.unsupported and site.info.spec == "pn")
+    if not norms:
+        raise AnynormError("This model has no LayerNorm over the channels of each position.")
+    try:
+        report = anynorm.to_rms(state.network, x, untie=True)
+    except AnynormError as error:
+        lines = [line.partition("): ")[2] for line in str(error).splitlines()[1:]]
+        return {"count": 0, "norms": norms, "notes": count_notes(lines)}
+    with state.undone(report):
+        change = output_change(state.network, x, expected)
+    check(change <= TOLERANCE["to_rms"], f"the outputs changed by {change:.1g} of their largest value")
+    rows = [row for row in report if row["norm"]]
+    notes = count_notes(row["note"] for row in rows if "does not subtract the mean" not in (row["note"] or ""))
+    return {"count": sum(1 for row in rows if row["new_norm"]), "norms": norms, "change": change, "notes": notes}
 
 
 def fuse(state: State, x: Tensor, expected: list[Tensor]) -> dict[str, Any]:
@@ -256,5 +317,6 @@ OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "xbn": replace_in_blocks,
     "fold": fold,
     "fuse": fuse,
+    "to_rms": to_rms,
     "recalibrate": recalibrate,
 }

@@ -19,7 +19,7 @@ import torch
 from tests.interop.operators import prepare_torchvision
 
 RESULTS = Path(__file__).parents[2] / "docs" / "interop.json"
-PACKAGES = ("torch", "timm", "torchvision", "segmentation_models_pytorch")
+PACKAGES = ("torch", "timm", "torchvision", "segmentation_models_pytorch", "transformers")
 
 
 def main(names: list[str]) -> None:
