@@ -508,6 +508,7 @@ GOOD = {
 
 def call_operator(arguments):
     """Call the operator of eager code."""
+    assert cpu.is_available()  # loads the library
     settings, tensors = [[arguments[name] for name in names] for names in (SETTINGS, TENSORS)]
     x, params, running_stats, *rest = tensors
     return cpu.library.normalize(cpu.library.define(*settings), x, tuple(params), tuple(running_stats), *rest)
