@@ -8,7 +8,8 @@ from typing import Any
 
 from setuptools import setup
 
-SOURCES = ["operators", "autograd", "kernels_baseline", "kernels_avx2"]  # the linker keeps the first of several copies
+BINDING = ["operators", "autograd", "passes", "inputs", "plans", "buffers", "threads"]
+SOURCES = [*BINDING, "kernels_baseline", "kernels_avx2"]  # the linker keeps the first of several copies
 FLAGS = ["-O3", "-g0", "-fopenmp", "-Wno-psabi"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"]  # sums in any order
 SANITIZE = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]

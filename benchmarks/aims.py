@@ -11,12 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from causes import CAUSES
 from targets import MIN_MEGABYTES, MODE, Results
 
 SMALL_SHAPES = ([4, 64, 8, 8], [64, 128], [256, 512])
 INFERENCE = "inference"
 FUSED_NORMS = ("bn fused", "hn fused", "sn fused", "bgn fused")
 THREADS = (1, 2)
+NUM_LISTED = 4
+"""Number of ratios above a bound that the page lists."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +31,29 @@ class Aim:
         statistic: which statistic of the ratios is bounded.
         bounds: the largest value on AMD and on Intel processors.
         threads: the number of threads.
-        values: the measured ratios; empty if they were not measured.
+        cases: the measured ratios, each with its norm and shape or network; empty if they were not measured.
         hardware: the processor on which they were measured.
+        cause: what a profile showed to be the cause of ratios above the bounds.
     """
 
     name: str
     statistic: Literal["median", "worst"]
     bounds: tuple[float, float]
     threads: int
-    values: list[float]
+    cases: list[tuple[str, float]]
     hardware: str
+    cause: str = ""
+
+    @property
+    def values(self) -> list[float]:
+        """The measured ratios."""
+        return [ratio for _, ratio in self.cases]
+
+    @property
+    def largest(self) -> list[tuple[str, float]]:
+        """The largest ratios above the bound, the largest first."""
+        above = [case for case in self.cases if case[1] > self.bound]
+        return sorted(above, key=lambda case: -case[1])[:NUM_LISTED]
 
     @property
     def measured(self) -> float | None:
@@ -76,8 +92,8 @@ class Aim:
 
 
 Row = dict[str, Any]
-Ratios = Callable[[Row, list[str]], list[float]]
-"""A function from a row and the specs of its results to ratios."""
+Ratios = Callable[[Row, list[str]], dict[str, float]]
+"""A function from a row and the specs of its results to the ratios of norms."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +108,16 @@ class Rule:
     ratios: Ratios
 
 
-def _layer(row: Row, specs: list[str]) -> list[float]:
-    return _ratios(row["seconds"][MODE], specs, "nn.BatchNorm") if row["megabytes"] >= MIN_MEGABYTES else []
+def _layer(row: Row, specs: list[str]) -> dict[str, float]:
+    return _ratios(row["seconds"][MODE], specs, "nn.BatchNorm") if row["megabytes"] >= MIN_MEGABYTES else {}
 
 
-def _small(row: Row, specs: list[str]) -> list[float]:
-    return _ratios(row["seconds"][MODE], specs, "nn.BatchNorm") if row["shape"] in SMALL_SHAPES else []
+def _small(row: Row, specs: list[str]) -> dict[str, float]:
+    return _ratios(row["seconds"][MODE], specs, "nn.BatchNorm") if row["shape"] in SMALL_SHAPES else {}
 
 
-def _small_inference(row: Row, specs: list[str]) -> list[float]:
-    return _ratios(row["seconds"][INFERENCE], specs, "nn.BatchNorm") if row["shape"] in SMALL_SHAPES else []
+def _small_inference(row: Row, specs: list[str]) -> dict[str, float]:
+    return _ratios(row["seconds"][INFERENCE], specs, "nn.BatchNorm") if row["shape"] in SMALL_SHAPES else {}
 
 
 def _fused(kind: str) -> Ratios:
@@ -109,15 +125,16 @@ def _fused(kind: str) -> Ratios:
 
 
 def _network(mode: str, *names: str) -> Ratios:
-    def ratios(row: Row, _: list[str]) -> list[float]:
+    def ratios(row: Row, _: list[str]) -> dict[str, float]:
         is_meant = row["mode"] == mode and (not names or row["network"] in names)
-        return _ratios(row["seconds"], list(FUSED_NORMS), "nn.BatchNorm2d") if is_meant else []
+        return _ratios(row["seconds"], list(FUSED_NORMS), "nn.BatchNorm2d") if is_meant else {}
 
     return ratios
 
 
-def _saved(row: Row, _: list[str]) -> list[float]:
-    return list(row["saved"].values())
+def _saved(row: Row, _: list[str]) -> dict[str, float]:
+    saved: dict[str, float] = row["saved"]
+    return saved
 
 
 RULES = (
@@ -149,9 +166,15 @@ def all_aims(results: Results) -> list[Aim]:
 
 def _aim(rule: Rule, threads: int, results: dict[str, Any]) -> Aim:
     rows = [row for row in results.get(rule.rows, []) if row.get("threads", results.get("threads")) == threads]
-    values = [ratio for row in rows for ratio in rule.ratios(row, results.get("specs", []))]
-    return Aim(rule.name, rule.statistic, rule.bounds, threads, values, results.get("hardware", ""))
+    found = [(_place(row), rule.ratios(row, results.get("specs", []))) for row in rows]
+    cases = [(f"`{norm}` at {place}", ratio) for place, ratios in found for norm, ratio in ratios.items()]
+    cause = CAUSES.get((rule.name, rule.statistic), "")
+    return Aim(rule.name, rule.statistic, rule.bounds, threads, cases, results.get("hardware", ""), cause)
 
 
-def _ratios(times: dict[str, float], names: list[str], base: str) -> list[float]:
-    return [times[name] / times[base] for name in names if name in times]
+def _place(row: Row) -> str:
+    return "×".join(map(str, row["shape"])) if "shape" in row else f"{row['network']}, batch size {row['batch_size']}"
+
+
+def _ratios(times: dict[str, float], names: list[str], base: str) -> dict[str, float]:
+    return {name: times[name] / times[base] for name in names if name in times}

@@ -108,4 +108,21 @@ def aims_section(aims: list[Aim]) -> str:
     text = f"**{sum(aim.is_met for aim in measured)} of {len(measured)} aims are met**"
     text += f", and {missing} are not measured yet." if missing else "."
     note = "An aim bounds the median or the worst ratio over norms and shapes, in float32; the bound of the processor counts."
-    return f"{text} {note}\n\n{table(rows)}\n"
+    return f"{text} {note}\n\n{table(rows)}\n{_missed_section(measured)}"
+
+
+def _missed_section(aims: list[Aim]) -> str:
+    """Return a list of the aims that are missed: the largest ratios, and what a profile showed to be the cause."""
+    items = []
+    for name, statistic in dict.fromkeys((aim.name, aim.statistic) for aim in aims if not aim.is_met):
+        missed = [aim for aim in aims if (aim.name, aim.statistic) == (name, statistic) and not aim.is_met]
+        largest = max(missed, key=lambda aim: max(aim.values))
+        cases = ", ".join(f"{ratio:.2f} ({case})" for case, ratio in largest.largest)
+        threads = f"{largest.threads} thread{'s' * (largest.threads > 1)}"
+        above = sum(ratio > largest.bound for ratio in largest.values)
+        measured = f"ratios above the bound with {threads}: {above} of {len(largest.values)}, the largest {cases}."
+        items.append(f"- *{name}, {statistic}*: {measured} {largest.cause}".rstrip())
+    if not items:
+        return ""
+    text = "Why aims are missed (shares of CPU time by `perf record` on an AMD EPYC with one thread, commit 4eac878):"
+    return f"\n{text}\n\n" + "\n".join(items) + "\n"

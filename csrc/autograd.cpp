@@ -12,7 +12,7 @@
 
 #include <mutex>
 
-#include "operators.h"
+#include "passes.h"
 
 namespace anynorm {
 namespace {

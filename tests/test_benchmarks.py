@@ -179,6 +179,7 @@ def test_an_aim_has_one_line_per_number_of_threads_with_both_bounds(load):
     results["model"]["rows"] = [
         {
             "network": name,
+            "batch_size": 2,
             "mode": mode,
             "threads": threads,
             "seconds": {"nn.BatchNorm2d": 2.0, "sn fused": 2.0 * ratio, "sn": 9.0},
@@ -203,6 +204,23 @@ def test_an_aim_has_one_line_per_number_of_threads_with_both_bounds(load):
     assert found["inference of networks, fused / nn.BatchNorm2d", "worst", 2].is_met
     results["layers"]["hardware"] = "AMD EPYC, 2 cores"
     assert load("aims").all_aims(results)[0].verdict == "missed by 0.150"
+
+
+def test_the_page_lists_the_largest_ratios_of_missed_aims_with_the_cause(load):
+    results = make_results([layer_row([8, 64, 56, 56], bn=0.9, sn=9.0), layer_row([64, 128], bn=2.7, sn=3.6)])
+    text = load("report").report(results)
+    cause = load("causes").CAUSES["layer / nn.BatchNorm, x of 0.1 MB and more", "worst"]
+    shapes = "layer / nn.BatchNorm at 4×64×8×8, 64×128, 256×512, worst"
+    assert (
+        "- *layer / nn.BatchNorm, x of 0.1 MB and more, worst*: ratios above the bound with 1 thread: 1 of 2, the largest "
+        f"3.00 (`sn` at 8×64×56×56). {cause}\n"
+    ) in text
+    assert f"- *{shapes}*: ratios above the bound with 1 thread: 1 of 2, the largest 1.20 (`sn` at 64×128). " in text
+    assert "- *norm + ReLU, fused / nn.BatchNorm2d + nn.ReLU, median*" not in text  # met
+
+
+def test_every_cause_is_that_of_an_aim(load):
+    assert set(load("causes").CAUSES) <= {(rule.name, rule.statistic) for rule in load("aims").RULES}
 
 
 def test_the_page_counts_aims_that_are_met_and_that_are_not_measured(load):

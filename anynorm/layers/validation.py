@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from anynorm.layers.norm import Norm
 
 Shape = tuple[int, int, int]
+MAX_SHAPES = 64
+"""Number of shapes that a pass remembers to be valid: each batch of points or sequences may have a shape of its own."""
 
 
 def check_input(norm: Norm, spec: ForwardSpec, x: Tensor, ragged: Ragged | None = None) -> None:
@@ -49,6 +51,8 @@ def check_input(norm: Norm, spec: ForwardSpec, x: Tensor, ragged: Ragged | None 
         layer = f"Layer {norm.spec!r} with {norm.num_features} channels{axis}, input {x.dtype} {tuple(x.shape)}."
         raise ShapeError(f"{error} {layer}") from None
     if key is not None:
+        if len(spec.validated_shapes) >= MAX_SHAPES:
+            spec.validated_shapes.clear()
         spec.validated_shapes.add(key)
 
 

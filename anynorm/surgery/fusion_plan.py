@@ -64,6 +64,16 @@ class Plan:
     norms: dict[NormSite, Norm] = field(default_factory=dict)
     reasons: dict[NormSite, str] = field(default_factory=dict)
 
+    def call_counts(self) -> tuple[list[int], Counter[NormSite]]:
+        """Return the number of calls of each block, and of the norms that have an activation as a child."""
+        return [block.calls for block in self.blocks], self.calls.copy()
+
+    def set_call_counts(self, of_blocks: list[int], of_norms: Counter[NormSite]) -> None:
+        """Set the counts to earlier values of `call_counts`."""
+        self.calls = of_norms
+        for block, calls in zip(self.blocks, of_blocks, strict=True):
+            block.calls = calls
+
 
 def make_plan(model: nn.Module, sites: list[NormSite]) -> Plan:
     """Find what can be fused in the graphs of the blocks of a model; whether it suits the tensors is not known yet."""

@@ -26,7 +26,7 @@ def observe(model: nn.Module, run: Forward, example: Any, plan: Plan) -> Activat
     try:
         with restored_state(model), temporary_changes() as undo_log, torch.no_grad(), torch.compiler.set_stance("force_eager"):
             for block in plan.blocks:
-                undo_log.set_forward(block.module, _ObservedForward(block, calls))
+                undo_log.set_forward(block.module, _ObservedForward(block, plan, calls))
             with calls.recorded():
                 run(model, example)
     finally:
@@ -46,9 +46,9 @@ def observe(model: nn.Module, run: Forward, example: Any, plan: Plan) -> Activat
 class _ObservedForward(fx.Interpreter):
     """The forward of a block while it is observed: runs its graph and compares residuals with inputs of norms."""
 
-    def __init__(self, block: FusedBlock, activation_calls: ActivationCalls) -> None:
+    def __init__(self, block: FusedBlock, plan: Plan, activation_calls: ActivationCalls) -> None:
         super().__init__(block.module, garbage_collect_values=False, graph=block.trace.graph)
-        self.block, self.activation_calls = block, activation_calls
+        self.block, self.plan, self.activation_calls = block, plan, activation_calls
         self.versions: dict[fx.Node, int | None] = {}
         self.patterns = {pattern.addition: pattern for pattern in block.patterns if pattern.addition is not None}
 
@@ -62,12 +62,13 @@ class _ObservedForward(fx.Interpreter):
             block.reason = "its calls have arguments of different types" if block.types not in ((), types) else ""
             block.types = types
             block.calls += 1
-            start = len(self.activation_calls.sources)
+            start, counts = len(self.activation_calls.sources), self.plan.call_counts()
             try:
                 return self.run(*values)
             except Exception as error:  # a graph that is not valid for these arguments may raise anything
                 block.reason = f"its graph raises {type(error).__name__}"
                 del self.activation_calls.sources[start:]
+                self.plan.set_call_counts(*counts)  # the forward below calls the blocks inside of this one again
         else:
             block.no_call_reason = "its calls have optional arguments"
         return type(block.module).forward(block.module, *args, **kwargs)

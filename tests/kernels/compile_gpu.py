@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from anynorm import kernels
-from anynorm.kernels import gpu, gpu_kernels
+from anynorm.kernels import gpu, gpu_kernels, gpu_pass, gpu_plan
 from tests.helpers import condition_for, make
 
 TARGETS = [GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32), GPUTarget("hip", "gfx942", 64)]
@@ -28,7 +28,7 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuob
 def record(spec, dtype, shape, last, activation=None, adds=False):
     """The launches of a forward and a backward pass in training."""
     launches: list[Any] = []
-    gpu._launch = lambda kernel, grid, *args, **constants: launches.append((kernel, args, constants))
+    gpu_pass._launch = lambda kernel, grid, *args, **constants: launches.append((kernel, args, constants))
     x = torch.zeros(shape, dtype=dtype).to(memory_format=torch.channels_last if last else torch.contiguous_format)
     residual = torch.zeros_like(x).requires_grad_() if adds else None
     norm = make(spec, channels=shape[1], activation=activation)
@@ -90,7 +90,7 @@ def count_accesses(dtype, last, activation, adds):
         stores = 1 if kernel is gpu_kernels.apply else int(args[3] is not None)  # y or dx, or the gradient of the residual
         loads = num_tensors - stores + (kernel is gpu_kernels.row_sums)  # the first tile of x is loaded twice
         ptx = compile_for(TARGETS[1], launch).asm["ptx"]
-        per_tile = gpu.TILE // (128 * 16)  # 16 bytes for each of 128 threads
+        per_tile = gpu_plan.TILE // (128 * 16)  # 16 bytes for each of 128 threads
         found = [len(re.findall(rf"{access}\.global(?:\.\w+)*?\.v4\.b32", ptx)) / per_tile for access in ("ld", "st")]
         case = f"{kernel.__name__} {dtype} last={last} {activation} residual={adds}"
         rows.append({"case": case, "tiles": [loads, stores], "vectors": found})

@@ -508,6 +508,7 @@ GOOD = {
 
 def call_operator(arguments):
     """Call the operator of eager code."""
+    assert cpu.is_available()  # loads the library
     settings, tensors = [[arguments[name] for name in names] for names in (SETTINGS, TENSORS)]
     x, params, running_stats, *rest = tensors
     return cpu.library.normalize(cpu.library.define(*settings), x, tuple(params), tuple(running_stats), *rest)
@@ -561,6 +562,20 @@ def test_bad_arguments_of_the_operator_raise(changes, message):
 )
 def test_tensors_that_the_operator_does_not_support_are_left_to_the_reference(changes):
     assert call_operator(GOOD | changes) is None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_of_plans_is_limited_when_every_pass_needs_another_plan():
+    x, numbers = torch.ones(1, 4096, 1), make("ln", channels=4096)._forward_spec().encoded
+    assert cpu.is_available()
+
+    def megabytes_after(passes):
+        for k in passes:
+            definition = cpu.library.define(numbers, 1e-5 * (1 + k / 1e6), 0.0, "")
+            cpu.library.normalize(definition, x, (None,) * 9, (None, None), None, None, None, -1.0)
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    assert -megabytes_after(range(1500)) + megabytes_after(range(1500, 6000)) < 20  # 74 without a limit
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from triton.runtime import interpreter
 import anynorm
 from anynorm import kernels
 from anynorm.core.activation import MODULES, Activation
-from anynorm.kernels import gpu, gpu_kernels
+from anynorm.kernels import gpu, gpu_kernels, gpu_pass, gpu_plan
 from anynorm.kernels.interface import UnsupportedError
 from tests.distributed import check_parts, two_processes
 from tests.helpers import CHANNELS, condition_for, data, make, same
@@ -167,22 +167,23 @@ def test_any_shape_format_and_dtype_is_the_reference(spec, samples, channels, sp
 @pytest.mark.parametrize("spec", ["sn", "sabn@3"])
 @pytest.mark.parametrize("last", [False, True])
 def test_rows_in_several_tiles_and_splits_and_tables_in_several_blocks_are_the_reference(spec, last, monkeypatch):
-    monkeypatch.setattr(gpu, "TILE", 32)
-    monkeypatch.setattr(gpu, "TILES", 2)
-    monkeypatch.setattr(gpu, "PROGRAMS", 1)
-    monkeypatch.setattr(gpu, "COLUMNS", 2)
-    monkeypatch.setattr(gpu, "SAMPLES", 2)
-    monkeypatch.setattr(gpu, "BLOCK", 8)
-    gpu.make_plan.cache_clear()
+    monkeypatch.setattr(gpu_plan, "TILE", 32)
+    monkeypatch.setattr(gpu_plan, "TILES", 2)
+    monkeypatch.setattr(gpu_plan, "PROGRAMS", 1)
+    for module in (gpu_plan, gpu_pass):
+        monkeypatch.setattr(module, "COLUMNS", 2)
+        monkeypatch.setattr(module, "SAMPLES", 2)
+    monkeypatch.setattr(gpu_pass, "BLOCK", 8)
+    gpu_plan.make_plan.cache_clear()
     x = data(3, 4, 5, 7)
     check(make(spec, channels=4), x.to(memory_format=torch.channels_last) if last else x)
-    gpu.make_plan.cache_clear()
+    gpu_plan.make_plan.cache_clear()
 
 
 @pytest.mark.parametrize(("spec", "last"), [("gn:4", True), ("bn", False), ("sn.aux@3", True)])
 def test_rows_split_to_fill_a_gpu_at_a_small_batch_are_the_reference(spec, last):
     x, norm = data(2, 8, 40, 30), make(spec, channels=8, activation="silu")
-    plan = gpu.make_plan(norm._forward_spec(), x.shape, 4, last, 0)
+    plan = gpu_plan.make_plan(norm._forward_spec(), x.shape, 4, last, 0)
     assert plan.shape.num_splits > 1
     assert plan.shape.length % plan.shape.chunk
     check(norm, x.to(memory_format=torch.channels_last) if last else x)
@@ -194,12 +195,13 @@ def test_two_programs_per_multiprocessor_read_x_at_batch_1_and_large_grids_are_a
     last, itemsize, monkeypatch
 ):
     for shape in ((1, 320, 64, 64), (1, 128, 512, 512)):
-        plan = gpu.make_plan(make("gn:32", channels=shape[1])._forward_spec(), torch.Size(shape), itemsize, last, 0)
+        plan = gpu_plan.make_plan(make("gn:32", channels=shape[1])._forward_spec(), torch.Size(shape), itemsize, last, 0)
         assert plan.grid >= 2 * 132
     grids = []
     for _ in range(2):
-        grids.append(gpu.make_plan(make("gn:32", channels=64)._forward_spec(), torch.Size((64, 64, 56, 56)), itemsize, last, 0))
-        monkeypatch.setattr(gpu, "PROGRAMS", 1)
+        spec = make("gn:32", channels=64)._forward_spec()
+        grids.append(gpu_plan.make_plan(spec, torch.Size((64, 64, 56, 56)), itemsize, last, 0))
+        monkeypatch.setattr(gpu_plan, "PROGRAMS", 1)
     assert grids[0] == grids[1]
 
 
@@ -242,7 +244,7 @@ def test_a_pass_launches_at_most_five_kernels_and_allocates_nothing_x_sized_but_
     spec, training, num_forward, over_x, monkeypatch
 ):
     launched = []
-    monkeypatch.setattr(gpu, "_launch", lambda kernel, *args, **constants: launched.append(kernel.__name__))  # nothing runs
+    monkeypatch.setattr(gpu_pass, "_launch", lambda kernel, *args, **constants: launched.append(kernel.__name__))  # nothing runs
     norm, x = make(spec).train(training), data(4, 16, 32, 32).requires_grad_()
     condition, dy = condition_for(norm, x), torch.ones_like(x)
     spec_of_pass = norm._forward_spec()
@@ -270,7 +272,7 @@ def test_a_pass_launches_at_most_five_kernels_and_allocates_nothing_x_sized_but_
 )
 def test_an_activation_and_a_residual_launch_at_most_one_more_kernel(activation, adds, num_launched, num_large, monkeypatch):
     launched = []
-    monkeypatch.setattr(gpu, "_launch", lambda kernel, *args, **constants: launched.append(kernel.__name__))
+    monkeypatch.setattr(gpu_pass, "_launch", lambda kernel, *args, **constants: launched.append(kernel.__name__))
     norm, x = make("gn:4", activation=activation), data(4, 16, 32, 32).requires_grad_()
     residual, dy = data(4, 16, 32, 32).requires_grad_() if adds else None, torch.ones_like(x)
     with torch.profiler.profile(profile_memory=True) as profile, kernels.use("gpu"):
@@ -429,7 +431,7 @@ WRONG_SIZES = [
 
 @pytest.mark.parametrize(("spec", "changes", "message"), WRONG_SIZES)
 def test_a_parameter_of_a_wrong_size_raises_before_a_kernel_is_launched(spec, changes, message, monkeypatch):
-    monkeypatch.setattr(gpu, "_launch", failing)
+    monkeypatch.setattr(gpu_pass, "_launch", failing)
     norm, x = make(spec), data(2, 16, 4)
     condition = (torch.ones(2, 16), torch.ones(2, 16)) if spec == "adain" else condition_for(norm, x)
     params, buffers = norm._params(condition)._replace(**changes), norm._read_buffers(norm._forward_spec(), condition)
@@ -449,7 +451,7 @@ def test_a_parameter_of_a_wrong_size_raises_before_a_kernel_is_launched(spec, ch
     ],
 )
 def test_a_buffer_of_a_wrong_size_raises_before_a_kernel_is_launched(changes, message, monkeypatch):
-    monkeypatch.setattr(gpu, "_launch", failing)
+    monkeypatch.setattr(gpu_pass, "_launch", failing)
     norm, x = make("bn"), data(2, 16, 4)
     spec = norm._forward_spec()
     with pytest.raises(anynorm.ShapeError, match=message), kernels.use("gpu"):
@@ -499,7 +501,7 @@ def wrong_scale(kernel, grid, *args, **constants):
 )
 def test_kernels_that_differ_or_fail_at_first_use_are_not_used_and_one_warning_has_the_reason(launch, reason, monkeypatch):
     monkeypatch.delitem(gpu.problems, CPU)
-    monkeypatch.setattr(gpu, "_launch", launch)
+    monkeypatch.setattr(gpu_pass, "_launch", launch)
     spec, x = make("bn")._forward_spec(), data(2, 16, 4)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

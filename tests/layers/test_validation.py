@@ -205,3 +205,12 @@ def test_a_ghost_norm_checks_its_strips_in_inference_too():
     norm(data(3, 16, 4))  # running statistics: any batch size
     with pytest.raises(anynorm.ShapeError, match="into 2 equal strips; 5 is not divisible by 2"):
         norm(data(3, 16, 5))
+
+
+def test_layers_remember_a_limited_number_of_shapes():
+    norm = make("gn:4")
+    for length in range(1, 200):
+        norm(torch.ones(1, 16, length))
+    assert 0 < len(norm._forward_spec().validated_shapes) <= 64
+    with pytest.raises(anynorm.ShapeError, match="must hold 16 channels"):
+        norm(torch.ones(1, 8, 5))

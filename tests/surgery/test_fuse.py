@@ -598,6 +598,33 @@ def test_activations_of_a_graph_that_raises_are_counted_once(monkeypatch):
     assert report.not_fused == {"its block: its graph raises KeyError": 1}
 
 
+class ChangesList(nn.Module):
+    """A block that writes into a list, which torch.fx does not allow in the values of a graph."""
+
+    def forward(self, values):
+        values[0] = torch.sigmoid(values[0])
+        return values[0]
+
+
+class CallsWithList(nn.Module):
+    """Two blocks with fusable norms before a call whose argument is a list, and one after it, as in the HRNet of timm."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm2d(8), block(simple)[1]
+        self.first = nn.Sequential(block(simple)[1], BatchNormAct2d(8))
+        self.change = ChangesList()
+
+    def forward(self, x):
+        return self.last(self.change([self.first(self.norm(x).relu())]))
+
+
+def test_activations_of_blocks_inside_a_graph_that_raises_are_counted_once():
+    report = anynorm.fuse(nn.Sequential(conv(3, 8), CallsWithList()), X)
+    assert report.finding.startswith("3 of 4 activations and 0 additions fused; ")
+    assert report.not_fused == {"its block: its graph raises TypeError": 1}
+
+
 def raise_after_an_activation(self, x):
     functional.relu(x)
     raise KeyError
