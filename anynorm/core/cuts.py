@@ -143,6 +143,14 @@ class Cut:
             name = f"gbgn:{self.samples_per_part},{channels}"
         return replace(self, channels=channels, name=name if self.space == 1 else "")
 
+    def in_micro_batches(self, size: int) -> Cut:
+        """Return this cut of each micro-batch of `size` samples; a cut that does not pool samples is not changed.
+
+        >>> Cut(1, ALL, 1, name="bn").in_micro_batches(2).literal()
+        '[/2,*,1]'
+        """
+        return replace(self, samples=ALL, samples_per_part=size, name="") if self.samples != ALL else self
+
     def parts(self, shape: tuple[int, int, int]) -> tuple[int, int, int]:
         """Return the number of parts of each axis for a shape (n, c, s)."""
         n, c, s = shape

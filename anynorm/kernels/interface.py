@@ -143,6 +143,12 @@ class ForwardSpec:
         _, channels, strips = self.cuts.distinct[index].parts((1, self.num_features, 1))
         return self.num_domains or 1, channels, strips
 
+    def in_micro_batches(self, size: int) -> ForwardSpec:
+        """Return this pass with separate statistics for each micro-batch of `size` samples."""
+        used = zip(self.cuts.distinct, self.uses_batch, strict=True)
+        cuts = tuple([cut.in_micro_batches(size) if use else cut for cut, use in used])
+        return replace(self, cuts=self.cuts._replace(distinct=cuts))
+
     @cached_property
     def encoded(self) -> list[int]:
         """The value of `encode`."""

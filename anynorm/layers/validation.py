@@ -87,10 +87,10 @@ def _check_dimensions(norm: Norm, x: Tensor) -> None:
 
 def _check_parts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
     """Check that samples and positions can be divided into equal parts."""
-    using = [cut for cut, uses_batch in zip(norm.cuts, spec.uses_batch, strict=True) if uses_batch]
+    using = [cut for cut, uses_batch in zip(spec.cuts.distinct, spec.uses_batch, strict=True) if uses_batch]
     if shape[2] == 0 and using:
         raise ShapeError(f"{using[0]} takes statistics over positions; got an input without any. No axis may have length 0.")
-    for cut in norm.cuts:
+    for cut in spec.cuts.distinct:
         cut.check_shape(shape, uses_batch=cut in using)
 
 
