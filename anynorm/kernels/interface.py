@@ -98,6 +98,7 @@ class ForwardSpec:
         uses_batch: for each cut, whether it uses batch statistics (True) or running statistics (False).
         sync_group: the processes over which statistics are synchronized.
         activation: the activation that is applied to the output; None without one.
+        updates_in_sequence: whether ghost batches are micro-batches, which update running statistics one after the other.
 
     Attributes:
         validated_shapes: shapes and dtypes of x that a layer has already checked for this pass.
@@ -120,6 +121,7 @@ class ForwardSpec:
     uses_batch: tuple[bool, ...]
     sync_group: SyncGroup
     activation: Activation | None = None
+    updates_in_sequence: bool = False
     validated_shapes: set[Any] = field(init=False, repr=False, default_factory=set)
     definition: Any = field(init=False, repr=False, default=None)
 
@@ -147,7 +149,7 @@ class ForwardSpec:
         """Return this pass with separate statistics for each micro-batch of `size` samples."""
         used = zip(self.cuts.distinct, self.uses_batch, strict=True)
         cuts = tuple([cut.in_micro_batches(size) if use else cut for cut, use in used])
-        return replace(self, cuts=self.cuts._replace(distinct=cuts))
+        return replace(self, cuts=self.cuts._replace(distinct=cuts), updates_in_sequence=True)
 
     @cached_property
     def encoded(self) -> list[int]:
@@ -155,7 +157,7 @@ class ForwardSpec:
         return self.encode()
 
     def encode(self) -> list[int]:
-        """Return the pass as integers for C++: cuts, sides, mixing, groups, domains, classes, style, activation, strips."""
+        """Return the pass as integers for C++: cuts, sides, mixing, groups, domains, classes, style, activation, and so on."""
         numbers = [len(self.cuts.distinct)]
         for cut, uses_batch in zip(self.cuts.distinct, self.uses_batch, strict=True):
             numbers += [cut.channels, cut.space, cut.samples_per_part if cut.samples == ALL else 0, int(uses_batch)]
@@ -163,7 +165,8 @@ class ForwardSpec:
             numbers += [len(side), *side]
         norm, strips = self.norm_spec, math.lcm(*[cut.space or 1 for cut in self.cuts.distinct])
         numbers += [MIXINGS.index(type(norm.mixing)), norm.mixing.groups, self.num_domains, norm.num_classes]
-        return [*numbers, int(norm.takes_style), 0 if self.activation is None else self.activation.index, strips]
+        activation = 0 if self.activation is None else self.activation.index
+        return [*numbers, int(norm.takes_style), activation, int(self.updates_in_sequence), strips]
 
     @property
     def slope(self) -> float:
@@ -191,14 +194,15 @@ class ForwardSpec:
             cuts.append(Cut(ALL if samples_per_part else 1, channels, space, max(samples_per_part, 1)))
             uses_batch.append(bool(uses))
         mean, var = (tuple([next(rest) for _ in range(next(rest))]) for _ in range(2))
-        mixing, groups, domains, classes, style, activation, _ = rest
+        mixing, groups, domains, classes, style, activation, in_sequence, _ = rest
         stages: list[Stage] = [] if params.weight is None else [PerChannelScale() if params.bias is None else PerChannel()]
         stages += [PerClass(classes)] if params.class_weight is not None else []
         stages += [Style()] if style else []
         affine = AffineSpec(tuple(stages), domains)
         norm = NormSpec(tuple(cuts[k] for k in mean), tuple(cuts[k] for k in var), MIXINGS[mixing](groups), affine)
         resolved, sync_group = ResolvedCuts(tuple(cuts), mean, var), sync_group_named(group)
-        return cls(norm, resolved, num_features, eps, tuple(uses_batch), sync_group, activation_at(activation, slope))
+        made = activation_at(activation, slope)
+        return cls(norm, resolved, num_features, eps, tuple(uses_batch), sync_group, made, bool(in_sequence))
 
     @cached_property
     def by_position(self) -> ForwardSpec | None:

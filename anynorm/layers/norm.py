@@ -374,17 +374,12 @@ class Norm(RunningStats):
         stats = tuple([self.running_stats(index) for index in range(len(spec.uses_batch))])
         labels = condition if spec.takes_condition and not spec.takes_style else None
         rule = self._update_rule
-        if not self.training or not isinstance(rule, Running) or not spec.pools_batch or self._updates_itself:
+        if not self.training or not isinstance(rule, Running) or not spec.pools_batch or self.accumulator is not None:
             return Buffers(stats, labels)
         if not self.updates_running_stats or is_recomputing():
             return Buffers(stats, labels)
         counters = self._buffers["num_batches_tracked"], self._buffers.get("num_batches_skipped")
         return Buffers(stats, labels, counters[0], rule.rate, counters[1])
-
-    @property
-    def _updates_itself(self) -> bool:
-        """Whether kernels must not update the running statistics, because a pass has another number of updates than one."""
-        return self.accumulator is not None or self.micro_batch_size is not None
 
     @property
     def spec(self) -> str:
