@@ -92,10 +92,9 @@ class Interpolation:
             batches: the batches in order, one per row of `average`; `num_batches` has one number per row.
             present: whether each batch counts, (batches, 1, 1); the others change nothing.
         """
-        zeros = torch.zeros_like(batches.average.mean[:, :1, :1])
-        rates = torch.where(present, self.rate_at(batches.num_batches), zeros)
-        kept = (1 - rates).flip(0).cumprod(0).flip(0)  # of each batch and all later ones
-        weights = torch.where(present, rates * torch.cat([kept[1:], torch.ones_like(kept[:1])]), zeros)
+        rate, zeros = self.rate_at(batches.num_batches), torch.zeros_like(batches.average.mean[:, :1, :1])
+        kept = torch.where(present, 1 - rate, torch.ones_like(zeros)).flip(0).cumprod(0).flip(0)  # by each and all later batches
+        weights = torch.where(present, rate * torch.cat([kept[1:], torch.ones_like(kept[:1])]), zeros)
         sums = [
             (weights * torch.where(present, new, zeros)).sum(0, keepdim=True)  # a skipped statistic may be NaN
             for new in self.new_stats(batches)

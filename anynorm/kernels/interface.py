@@ -98,7 +98,6 @@ class ForwardSpec:
         uses_batch: for each cut, whether it uses batch statistics (True) or running statistics (False).
         sync_group: the processes over which statistics are synchronized.
         activation: the activation that is applied to the output; None without one.
-        updates_in_sequence: whether ghost batches are micro-batches, which update running statistics one after the other.
 
     Attributes:
         validated_shapes: shapes and dtypes of x that a layer has already checked for this pass.
@@ -110,6 +109,7 @@ class ForwardSpec:
         pools_batch: whether a cut pools samples of the batch.
         has_positional_cut: whether a cut has one statistic per position.
         has_ghost_cut: whether a cut divides the batch into parts of several samples.
+        updates_in_sequence: whether running statistics are updated by one micro-batch after the other (`Cut.is_micro_batch`).
         has_crossing_cut: whether parts of a cut may contain fractions of several channels (`Cut.crosses_channels`).
         definition: the same description in the C++ kernels, made at first use.
     """
@@ -121,7 +121,6 @@ class ForwardSpec:
     uses_batch: tuple[bool, ...]
     sync_group: SyncGroup
     activation: Activation | None = None
-    updates_in_sequence: bool = False
     validated_shapes: set[Any] = field(init=False, repr=False, default_factory=set)
     definition: Any = field(init=False, repr=False, default=None)
 
@@ -138,6 +137,7 @@ class ForwardSpec:
         self.pools_batch = any([cut.pools_samples for cut in used])
         self.has_positional_cut = any([cut.space == ALL for cut in cuts])
         self.has_ghost_cut = any([cut.is_ghost for cut in cuts])
+        self.updates_in_sequence = any([cut.is_micro_batch for cut in used])
         self.has_crossing_cut = any([cut.crosses_channels for cut in cuts])
 
     def stats_shape(self, index: int) -> tuple[int, int, int]:
@@ -149,7 +149,7 @@ class ForwardSpec:
         """Return this pass with separate statistics for each micro-batch of `size` samples."""
         used = zip(self.cuts.distinct, self.uses_batch, strict=True)
         cuts = tuple([cut.in_micro_batches(size) if use else cut for cut, use in used])
-        return replace(self, cuts=self.cuts._replace(distinct=cuts), updates_in_sequence=True)
+        return replace(self, cuts=self.cuts._replace(distinct=cuts))
 
     @cached_property
     def encoded(self) -> list[int]:
@@ -194,15 +194,14 @@ class ForwardSpec:
             cuts.append(Cut(ALL if samples_per_part else 1, channels, space, max(samples_per_part, 1)))
             uses_batch.append(bool(uses))
         mean, var = (tuple([next(rest) for _ in range(next(rest))]) for _ in range(2))
-        mixing, groups, domains, classes, style, activation, in_sequence, _ = rest
+        mixing, groups, domains, classes, style, activation, _, _ = rest
         stages: list[Stage] = [] if params.weight is None else [PerChannelScale() if params.bias is None else PerChannel()]
         stages += [PerClass(classes)] if params.class_weight is not None else []
         stages += [Style()] if style else []
         affine = AffineSpec(tuple(stages), domains)
         norm = NormSpec(tuple(cuts[k] for k in mean), tuple(cuts[k] for k in var), MIXINGS[mixing](groups), affine)
         resolved, sync_group = ResolvedCuts(tuple(cuts), mean, var), sync_group_named(group)
-        made = activation_at(activation, slope)
-        return cls(norm, resolved, num_features, eps, tuple(uses_batch), sync_group, made, bool(in_sequence))
+        return cls(norm, resolved, num_features, eps, tuple(uses_batch), sync_group, activation_at(activation, slope))
 
     @cached_property
     def by_position(self) -> ForwardSpec | None:

@@ -43,10 +43,10 @@ def micro_batches(norms: Iterable[Norm], size: int) -> Iterator[None]:
 
     Args:
         norms: the norms of a network.
-        size: number of samples per micro-batch, at least 2; the batch size of a pass must be a multiple of it.
+        size: number of samples per micro-batch; the batch size of a pass must be a multiple of it.
 
     Raises:
-        SpecError: if a norm does not support it (see `unsupported_reason`), or `size` is less than 2.
+        SpecError: if a norm does not support it (see `unsupported_reason`).
 
     >>> import anynorm, torch
     >>> norm, x = anynorm.make("bn", 8), torch.randn(6, 8, 4, 4)
@@ -58,8 +58,6 @@ def micro_batches(norms: Iterable[Norm], size: int) -> Iterator[None]:
     tensor(3)
     """
     norms = list(norms)
-    if size < 2:
-        raise SpecError(f"size must be at least 2 samples per micro-batch; got {size}.")
     for norm in norms:
         if reason := unsupported_reason(norm):
             raise SpecError(f"{norm.spec} cannot compute several micro-batches in one pass: {reason}.")

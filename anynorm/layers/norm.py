@@ -288,7 +288,9 @@ class Norm(RunningStats):
             channels_second = x if self.channel_axis == 1 else x.movedim(resolve_axis(self.channel_axis, x.dim()), 1)
             ragged = read_ragged(self, channels_second, mask, batch_index, num_graphs)
         if ragged is not None and self.micro_batch_size is not None:
-            raise SpecError(f"{self.spec} in micro-batches must get neither a mask nor a batch index; call it once per micro-batch.")
+            raise SpecError(
+                f"{self.spec} in micro-batches must get neither a mask nor a batch index; call it once per micro-batch."
+            )
         check_input(self, spec, x, ragged)
         if residual is not None:
             check_residual(self, x, residual)
@@ -376,7 +378,7 @@ class Norm(RunningStats):
         rule = self._update_rule
         if not self.training or not isinstance(rule, Running) or not spec.pools_batch or self.accumulator is not None:
             return Buffers(stats, labels)
-        if not self.updates_running_stats or is_recomputing():
+        if not self.updates_running_stats or is_recomputing() or self.micro_batch_size == 1:  # a statistic per row of x
             return Buffers(stats, labels)
         counters = self._buffers["num_batches_tracked"], self._buffers.get("num_batches_skipped")
         return Buffers(stats, labels, counters[0], rule.rate, counters[1])

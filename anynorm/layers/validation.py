@@ -101,9 +101,10 @@ def _check_counts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
     A norm whose mean is 0 is not checked: the second moment of one value is its square, not 0.
     """
     single = [
-        uses_batch and _num_values(norm, cut, shape) == 1 for cut, uses_batch in zip(norm.cuts, spec.uses_batch, strict=True)
+        uses_batch and _num_values(norm, cut, shape) == 1
+        for cut, uses_batch in zip(spec.cuts.distinct, spec.uses_batch, strict=True)
     ]
-    for cut, is_single in zip(norm.cuts, single, strict=True):
+    for cut, is_single in zip(spec.cuts.distinct, single, strict=True):
         if is_single and (cut.pools_samples or norm.one_cut_per_channel):
             raise ShapeError(_single_value_message(cut))
     for side in (norm.mean_cut_indices, norm.var_cut_indices):
@@ -128,7 +129,7 @@ def has_single_value(norm: Norm, spec: ForwardSpec, x: Tensor) -> bool:
     if not _uses_running(norm, spec, x):
         return False
     shape = sizes(x, norm.channel_axis)
-    return any([cut.pools_samples and _num_values(norm, cut, shape) == 1 for cut in norm.cuts])
+    return any([cut.pools_samples and _num_values(norm, cut, shape) == 1 for cut in spec.cuts.distinct])
 
 
 def may_have_single_value(norm: Norm, spec: ForwardSpec, x: Tensor) -> bool:

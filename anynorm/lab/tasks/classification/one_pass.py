@@ -37,7 +37,7 @@ def is_supported(config: Config, model: nn.Module, shape: DataShape) -> bool:
     """
     positions = config.grad_accum_steps * config.batch_size * shape.height * shape.width
     is_plain = config.precision == "32" and not config.mixup and not config.compile
-    if config.grad_accum_steps == 1 or config.batch_size == 1 or positions > MAX_POSITIONS or not is_plain:
+    if config.grad_accum_steps == 1 or positions > MAX_POSITIONS or not is_plain:
         return False
     return all(
         unsupported_reason(module) is None if isinstance(module, Norm) else type(module) in PER_SAMPLE
