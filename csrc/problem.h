@@ -50,8 +50,8 @@ struct Problem {
   int64_t columns, affines, num_stats;
   bool affine_per_sample, has_local, pools_batch;  // pools_batch: a global cut uses the batch
   int64_t num_updates;  // number of updates of running statistics: domains, or micro-batches in sequence
-  bool recompute;   // whether backward recomputes the statistics, because they are too large to be saved
-  int64_t row_cut;  // index of the first local cut with one statistic per row, or -1
+  bool recompute;       // whether backward recomputes the statistics, because they are too large to be saved
+  int64_t row_cut;      // index of the first local cut with one statistic per row, or -1
   std::vector<int32_t>
       segments;  // boundaries of runs of columns with the same mixing weights and parts of all other local cuts
 

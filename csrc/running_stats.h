@@ -77,10 +77,10 @@ inline bool has_finite(const Problem& p, const double* stats, const std::vector<
 }
 
 // Update the running statistics of all cuts, s <- (1 - momentum) s + momentum m, as `Running` in
-// anynorm/core/update_rules.py, averaging over ghost batches, or one by one for micro-batches. num_batches and num_skipped have one counter per domain,
-// or are null. Nothing is updated if a statistic was computed from a single value. If a statistic of a domain is not
-// finite, no statistic of that domain is updated, and its batch is counted in num_skipped instead of num_batches.
-// `stats` has the means, variances and counts of a forward pass.
+// anynorm/core/update_rules.py, averaging over ghost batches, or one by one for micro-batches. num_batches and
+// num_skipped have one counter per domain, or are null. Nothing is updated if a statistic was computed from a single
+// value. If a statistic of a domain is not finite, no statistic of that domain is updated, and its batch is counted in
+// num_skipped instead of num_batches. `stats` has the means, variances and counts of a forward pass.
 inline bool update_running(const Problem& p, const double* stats, const std::vector<Buffer>& buffers,
                            int64_t* num_batches, int64_t* num_skipped, double momentum) {
   const double* counts = stats + 2 * p.num_stats;

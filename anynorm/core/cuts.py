@@ -68,8 +68,8 @@ class Cut:
         crosses_channels: whether `space` divides the flattened channels and positions of each channel part, instead of the
             positions only, so that parts may contain fractions of several channels.
         name: the name in specs and messages; ignored in comparisons.
-        is_micro_batch: whether each part of the samples is a micro-batch of gradient accumulation, which updates running statistics
-            by itself; see `in_micro_batches`.
+        is_micro_batch: whether each part of the samples is a micro-batch of gradient accumulation, which updates running
+            statistics by itself; see `in_micro_batches`.
 
     Attributes:
         pools_samples: whether statistics are computed over several samples, so that inference needs running statistics.

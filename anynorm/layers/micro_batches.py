@@ -18,21 +18,17 @@ from anynorm.layers.norm import CustomNorm, Norm
 
 def unsupported_reason(norm: Norm) -> str | None:
     """Return why a norm cannot compute several micro-batches in one pass; None if it can."""
-    if isinstance(norm, CustomNorm):
-        return "it is outside the algebra of cuts"
-    if norm.norm_spec.num_classes or norm.norm_spec.takes_style:
-        return "it takes a condition"
-    if not norm.pools_samples:
-        return None
-    if any(cut.is_ghost for cut in norm.cuts):
-        return "it divides the batch already"
-    if norm.sync_group.is_synchronized:
-        return "its statistics are synchronized"
-    if norm.accumulator is not None:
-        return "it accumulates statistics"
-    if not isinstance(norm.update_rule, Interpolation | Frozen):
-        return f"its update rule is {type(norm.update_rule).__name__}"
-    return None
+    rule, definition = norm.update_rule, norm.norm_spec
+    has_rule = isinstance(rule, Interpolation | Frozen) or not norm.pools_samples
+    reasons = {
+        "it is outside the algebra of cuts": isinstance(norm, CustomNorm),
+        "it takes a condition": bool(definition.num_classes) or definition.takes_style,
+        "it divides the batch already": any(cut.is_ghost for cut in norm.cuts),
+        "its statistics are synchronized": norm.sync_group.is_synchronized,
+        "it accumulates statistics": norm.accumulator is not None,
+        f"its update rule is {type(rule).__name__}": not has_rule,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
 
 
 @contextmanager

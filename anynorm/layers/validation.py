@@ -41,7 +41,7 @@ def check_input(norm: Norm, spec: ForwardSpec, x: Tensor, ragged: Ragged | None 
     try:
         _check_dimensions(norm, x)
         n, c, positions = sizes(x, norm.channel_axis)
-        _check_parts(norm, spec, (ragged.num_samples if isinstance(ragged, Points) else n, c, positions))
+        _check_parts(spec, (ragged.num_samples if isinstance(ragged, Points) else n, c, positions))
         if norm.training and norm.norm_spec.mean:  # with a mask, or for points of several samples, these are upper bounds
             _check_counts(norm, spec, (1, c, n) if isinstance(ragged, Points) else (n, c, positions))
     except ShapeError as error:
@@ -85,7 +85,7 @@ def _check_dimensions(norm: Norm, x: Tensor) -> None:
         raise ShapeError(f"Axis {norm.channel_axis} must hold {norm.num_features} channels; got {c}. {hint}")
 
 
-def _check_parts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
+def _check_parts(spec: ForwardSpec, shape: Shape) -> None:
     """Check that samples and positions can be divided into equal parts."""
     using = [cut for cut, uses_batch in zip(spec.cuts.distinct, spec.uses_batch, strict=True) if uses_batch]
     if shape[2] == 0 and using:

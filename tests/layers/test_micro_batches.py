@@ -23,7 +23,7 @@ def pair(spec, dtype=torch.float64, **options):
     norm = anynorm.make(spec, 16, dtype=dtype, **options)
     with torch.no_grad():
         for parameter in norm.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
     return norm, copy.deepcopy(norm)
 
 
@@ -102,8 +102,12 @@ def test_inference_the_spec_and_the_state_do_not_depend_on_it():
         assert torch.equal(norm(x), expected)
         assert norm.spec == "sn"
         assert {name: value.shape for name, value in norm.state_dict().items()} == state
-    with pytest.raises(RuntimeError), micro_batches([norm.train()], 2):
-        raise RuntimeError
+    untracked = anynorm.make("bn", 16, track_running_stats=False).eval()  # uses the batch in inference too
+    expected = untracked(x)
+    with micro_batches([untracked], 2):
+        assert torch.equal(untracked(x), expected)
+    with pytest.raises(anynorm.ShapeError), micro_batches([norm.train()], 2):
+        norm(x[:3])
     assert norm.micro_batch_size is None
     norm(x)
     assert norm.num_batches_tracked == 1

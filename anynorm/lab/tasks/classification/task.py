@@ -19,10 +19,9 @@ from anynorm.lab.tasks.classification.classifier import Classifier
 from anynorm.lab.tasks.classification.options import ClassificationOptions
 from anynorm.lab.tasks.classification.robustness import BATCH_SIZE, count_images, find_hits, pixel_model, to_pixels
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.curve import scalar
+from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.evaluation import Evaluation
-from anynorm.lab.training.images import Batch
 from anynorm.lab.training.task import Metrics, TrainingLoop
 from anynorm.layers.micro_batches import micro_batches
 from anynorm.layers.norm import Norm

@@ -1,6 +1,7 @@
 """A step in one pass has the result of gradient accumulation."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from anynorm.lab.tasks.classification.task import Classification
 from anynorm.lab.tasks.run import train
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.trainer import Trainer
+from anynorm.layers.norm import Norm
 from tests.helpers import same
 
 CONFIG = Config(
@@ -52,7 +54,7 @@ def test_weights_statistics_and_metrics_are_those_of_accumulation(norm, batch_si
     config = replace(CONFIG, norm=norm, batch_size=batch_size)
     assert Classification(config, DATA).is_one_pass
     one, other = (double_trainer(config, merged=merged) for merged in (False, True))
-    start = other.task.model[-1][-1].weight.clone()
+    start = next(other.task.parameters()).clone()
     for _ in range(3):
         one.training_step()
         other.training_step()
@@ -60,7 +62,7 @@ def test_weights_statistics_and_metrics_are_those_of_accumulation(norm, batch_si
     assert state.keys() == actual.keys()
     for name, expected in state.items():
         same(actual[name], expected, rtol=1e-10, atol=1e-10, msg=name)
-    assert not torch.allclose(start, other.task.model[-1][-1].weight)  # it has trained
+    assert not torch.allclose(start, next(other.task.parameters()))  # it has trained
     for trainer in (one, other):
         trainer.evaluate()
     for name, value in one.curve.points[-1].items():
@@ -69,10 +71,11 @@ def test_weights_statistics_and_metrics_are_those_of_accumulation(norm, batch_si
 
 @pytest.mark.parametrize("norm", ["bn", "in+ln"])
 def test_the_images_of_a_step_are_those_of_its_micro_batches(norm):
-    trainer = Trainer(CONFIG, Classification(replace(CONFIG, norm=norm), DATA))
+    task: Any = Classification(replace(CONFIG, norm=norm), DATA)
+    Trainer(CONFIG, task)  # sets the sampler
     for step in (0, 9):
-        parts = [trainer.task.training_batch(step, micro_batch) for micro_batch in range(4)]
-        for merged, expected in zip(trainer.task.step_batch(step), zip(*parts, strict=True), strict=True):
+        parts = [task.training_batch(step, micro_batch) for micro_batch in range(4)]
+        for merged, expected in zip(task.step_batch(step), zip(*parts, strict=True), strict=True):
             assert torch.equal(merged, torch.cat(expected))
 
 
@@ -81,7 +84,7 @@ def test_one_step_is_one_pass(monkeypatch):
     for enabled in (True, False):
         monkeypatch.setattr(one_pass, "ENABLED", enabled)
         trainer = Trainer(CONFIG, Classification(CONFIG, DATA))
-        trainer.task.model.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+        trainer.task.network.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
         trainer.training_step()
     assert sizes == [8, 2, 2, 2, 2]
 
@@ -101,6 +104,10 @@ def test_a_resumed_run_in_one_pass_ends_with_the_same_bits(tmp_path):
     assert resumed.curve.points == uninterrupted.curve.points
     for name, expected in uninterrupted.task.state_dict().items():
         assert torch.equal(resumed.task.state_dict()[name], expected), name
+
+
+def first_norm(trainer) -> Any:
+    return next(module for module in trainer.task.modules() if isinstance(module, Norm))
 
 
 def is_one_pass(**changes):
@@ -138,4 +145,4 @@ def test_runs_that_accumulate_train(monkeypatch):
     trainer = Trainer(CONFIG, Classification(CONFIG, DATA))
     trainer.training_step()
     assert trainer.task.samples_per_pass == 2
-    assert trainer.task.model[0][1].num_batches_tracked == 4
+    assert first_norm(trainer).num_batches_tracked == 4
