@@ -66,6 +66,7 @@ inline Problem read_problem(const std::vector<int64_t>& spec) {
   p.classes = next();
   p.style = next();
   p.activation = Activation(next());
+  p.in_sequence = next();
   p.strips = next();
   for (const Cut& cut : p.cuts)
     check(cut.channels >= 0 && cut.strips > 0 && cut.samples_per_part >= 0, "a cut has negative parts");
@@ -74,6 +75,7 @@ inline Problem read_problem(const std::vector<int64_t>& spec) {
         int64_t(p.activation));
   check(p.classes >= 0 && (p.domains == 0 || p.domains == p.classes) && !(p.style && p.classes), p.domains,
         " domains and ", p.classes, " classes do not fit");
+  check(!p.in_sequence || !p.domains, "micro-batches have no domains");
   return p;
 }
 
@@ -113,6 +115,7 @@ inline void lay_out(Problem& p, const Shape& x) {
   p.length = x.positions / p.strips;
   p.columns = p.channels * p.strips;
   p.row_cut = -1;
+  p.num_updates = p.num_domains();
   check(p.columns < std::numeric_limits<int32_t>::max(), p.columns, " columns are too many");
   bool all_use_batch = true;
   for (size_t i = 0; i < p.cuts.size(); i++) {
@@ -130,6 +133,7 @@ inline void lay_out(Problem& p, const Shape& x) {
     if (is_row) p.row_cut = int64_t(i);
     cut.is_input = is_row && p.is_vector();
     cut.rows = cut.is_input ? 0 : cut.is_local ? p.samples / cut.samples_per_part : p.num_domains();
+    if (p.in_sequence && cut.is_local && cut.samples_per_part > 1) p.num_updates = cut.rows;
     cut.offset = p.num_stats;
     p.num_stats += cut.rows * cut.width;
     p.has_local |= cut.is_local;

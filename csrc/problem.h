@@ -39,6 +39,7 @@ struct Problem {
   Mixing mixing;
   int64_t groups, domains, classes;  // groups: channel groups of mixing weights; domains, classes: 0 if there are none
   bool style;
+  bool in_sequence;  // whether parts of several samples are micro-batches, which update running statistics one by one
   double eps;
   Activation activation;
   double slope;  // of leaky_relu
@@ -48,8 +49,9 @@ struct Problem {
   bool ragged;  // whether samples have different numbers of valid positions; `length` is that of a contiguous row
   int64_t columns, affines, num_stats;
   bool affine_per_sample, has_local, pools_batch;  // pools_batch: a global cut uses the batch
-  bool recompute;   // whether backward recomputes the statistics, because they are too large to be saved
-  int64_t row_cut;  // index of the first local cut with one statistic per row, or -1
+  int64_t num_updates;  // number of updates of running statistics: domains, or micro-batches in sequence
+  bool recompute;       // whether backward recomputes the statistics, because they are too large to be saved
+  int64_t row_cut;      // index of the first local cut with one statistic per row, or -1
   std::vector<int32_t>
       segments;  // boundaries of runs of columns with the same mixing weights and parts of all other local cuts
 

@@ -46,15 +46,15 @@ inline bool has_single_value(const Problem& p, const double* counts, const std::
   return false;
 }
 
-// Call f(buffer, cut, table, parts, factor) for each buffer of running statistics that domain d of the batch updates.
-// The new statistics are factor times the sums over `parts` rows of the table: averages over ghost batches, unbiased
-// variances.
+// Call f(buffer, cut, table, parts, factor) for each buffer of running statistics that domain or micro-batch d of the
+// batch updates. The new statistics are factor times the sums over `parts` rows of the table: averages over ghost
+// batches, unbiased variances.
 template <class F>
 void for_updated(const Problem& p, const double* stats, const std::vector<Buffer>& buffers, int64_t d, const F& f) {
   const double *means = stats, *vars = stats + p.num_stats, *counts = vars + p.num_stats;
   for (size_t i = 0; i < p.cuts.size(); i++) {
     const Cut& cut = p.cuts[i];
-    int64_t parts = cut.is_local ? cut.rows : 1;  // number of sample parts that are averaged
+    int64_t parts = cut.is_local && !p.in_sequence ? cut.rows : 1;  // number of sample parts that are averaged
     if (!cut.uses_batch || !parts || d >= cut.rows / parts) continue;
     double count = num_values(p, counts, cut, d), correction = p.has_mean() ? 1 : 0,
            bessel = std::max(count, 1.0) / std::max(count - correction, 1.0);
@@ -65,7 +65,7 @@ void for_updated(const Problem& p, const double* stats, const std::vector<Buffer
   }
 }
 
-// Whether all new statistics of domain d are finite in the dtype of the running statistics.
+// Whether all new statistics of domain or micro-batch d are finite in the dtype of the running statistics.
 inline bool has_finite(const Problem& p, const double* stats, const std::vector<Buffer>& buffers, int64_t d) {
   bool finite = true;
   for_updated(p, stats, buffers, d,
@@ -77,10 +77,10 @@ inline bool has_finite(const Problem& p, const double* stats, const std::vector<
 }
 
 // Update the running statistics of all cuts, s <- (1 - momentum) s + momentum m, as `Running` in
-// anynorm/core/update_rules.py, averaging over ghost batches. num_batches and num_skipped have one counter per domain,
-// or are null. Nothing is updated if a statistic was computed from a single value. If a statistic of a domain is not
-// finite, no statistic of that domain is updated, and its batch is counted in num_skipped instead of num_batches.
-// `stats` has the means, variances and counts of a forward pass.
+// anynorm/core/update_rules.py, averaging over ghost batches, or one by one for micro-batches. num_batches and
+// num_skipped have one counter per domain, or are null. Nothing is updated if a statistic was computed from a single
+// value. If a statistic of a domain is not finite, no statistic of that domain is updated, and its batch is counted in
+// num_skipped instead of num_batches. `stats` has the means, variances and counts of a forward pass.
 inline bool update_running(const Problem& p, const double* stats, const std::vector<Buffer>& buffers,
                            int64_t* num_batches, int64_t* num_skipped, double momentum) {
   const double* counts = stats + 2 * p.num_stats;
@@ -91,10 +91,11 @@ inline bool update_running(const Problem& p, const double* stats, const std::vec
           "running statistics have ", buffers[i].size, " values, which do not fit the norm");
   }
   std::vector<double> values;
-  for (int64_t d = 0; d < p.num_domains(); d++) {
+  for (int64_t d = 0; d < p.num_updates; d++) {
     bool finite = has_finite(p, stats, buffers, d);
     int64_t* counter = finite ? num_batches : num_skipped;
-    if (counter) counter[d] += p.pools_batch ? counts[d] > 0 : p.samples > 0;
+    int64_t domain = p.in_sequence ? 0 : d;
+    if (counter) counter[domain] += p.pools_batch ? counts[domain] > 0 : p.samples > 0;
     if (!finite) continue;
     for_updated(p, stats, buffers, d,
                 [&](const Buffer& buffer, const Cut& cut, const double* table, int64_t parts, double factor) {
@@ -105,8 +106,8 @@ inline bool update_running(const Problem& p, const double* stats, const std::vec
                     for (int64_t j = 0; j < cut.width; j++)
                       data[j] = (1 - momentum) * double(data[j]) + momentum * values[j];
                   };
-                  if (buffer.floats) update(buffer.floats + d * cut.width);
-                  else update(buffer.doubles + d * cut.width);
+                  if (buffer.floats) update(buffer.floats + domain * cut.width);
+                  else update(buffer.doubles + domain * cut.width);
                 });
   }
   return true;

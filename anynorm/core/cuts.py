@@ -68,10 +68,12 @@ class Cut:
         crosses_channels: whether `space` divides the flattened channels and positions of each channel part, instead of the
             positions only, so that parts may contain fractions of several channels.
         name: the name in specs and messages; ignored in comparisons.
+        is_micro_batch: whether each part of the samples is a micro-batch of gradient accumulation, which updates running
+            statistics by itself; see `in_micro_batches`.
 
     Attributes:
         pools_samples: whether statistics are computed over several samples, so that inference needs running statistics.
-        is_ghost: whether the batch is divided into parts of several samples ("ghost batches", GBGN).
+        is_ghost: whether the batch is divided into parts of several samples ("ghost batches", GBGN), or into micro-batches.
     """
 
     samples: int
@@ -80,6 +82,7 @@ class Cut:
     samples_per_part: int = 1
     crosses_channels: bool = False
     name: str = field(default="", compare=False)
+    is_micro_batch: bool = field(default=False, repr=False)
     pools_samples: bool = field(init=False, repr=False, compare=False)
     is_ghost: bool = field(init=False, repr=False, compare=False)
 
@@ -98,7 +101,7 @@ class Cut:
                 "A cut needs numbers of parts of at least 1 (or ALL), and samples=ALL for several samples per part; got "
                 f"channels={self.channels}, space={self.space}, samples={self.samples}, samples_per_part={self.samples_per_part}."
             )
-        object.__setattr__(self, "is_ghost", self.samples_per_part > 1)
+        object.__setattr__(self, "is_ghost", self.samples_per_part > 1 or self.is_micro_batch)
         object.__setattr__(self, "pools_samples", self.samples != ALL or self.is_ghost)
 
     def __str__(self) -> str:
@@ -142,6 +145,14 @@ class Cut:
         if self.is_ghost:
             name = f"gbgn:{self.samples_per_part},{channels}"
         return replace(self, channels=channels, name=name if self.space == 1 else "")
+
+    def in_micro_batches(self, size: int) -> Cut:
+        """Return this cut of each micro-batch of `size` samples; a cut that does not pool samples is not changed.
+
+        >>> Cut(1, ALL, 1, name="bn").in_micro_batches(2).literal()
+        '[/2,*,1]'
+        """
+        return self if self.samples == ALL else replace(self, samples=ALL, samples_per_part=size, is_micro_batch=True)
 
     def parts(self, shape: tuple[int, int, int]) -> tuple[int, int, int]:
         """Return the number of parts of each axis for a shape (n, c, s)."""

@@ -37,7 +37,8 @@ class Observation(NamedTuple):
     """The statistics of one batch for one cut, per domain.
 
     Args:
-        average: means and unbiased variances, averaged over the sample parts of the cut (one part, except for GBGN).
+        average: means and unbiased variances, averaged over the sample parts of the cut (one part, except for GBGN); one row
+            per batch for several batches in sequence.
         moments: moments over all values of the batch.
         num_batches: number of batches so far, including this one.
         num_values: number of values per channel so far, including this batch.
@@ -62,12 +63,47 @@ def as_tables(buffers: tuple[Tensor | None, Tensor | None], shape: tuple[int, in
     return Stats(mean.to(dtype, copy=True).reshape(shape), var.to(dtype, copy=True).reshape(shape))
 
 
-def _interpolate(stats: Stats, average: Stats, rate: Tensor | float) -> Stats:
-    return Stats(*((1 - rate) * old + rate * new for old, new in zip(stats, average, strict=True)))
+class Interpolation:
+    """Base class of rules s ← (1 − rate) s + rate m_t, where the rate may depend on the number of batches t."""
+
+    updates = True
+    is_exact = False
+
+    def rate_at(self, num_batches: Tensor) -> Tensor | float:
+        """Return the weight of the newest of `num_batches` batches."""
+        raise NotImplementedError
+
+    def new_stats(self, batch: Observation) -> Stats:
+        """Return the statistics of a batch that are averaged."""
+        return batch.average
+
+    def update(self, stats: Stats, batch: Observation) -> Stats:
+        """Return the running statistics updated by one batch."""
+        rate = self.rate_at(batch.num_batches)
+        return Stats(*((1 - rate) * old + rate * new for old, new in zip(stats, self.new_stats(batch), strict=True)))
+
+    def update_in_sequence(self, stats: Stats, batches: Observation, present: Tensor) -> Stats:
+        """Return the running statistics updated by several batches, one after the other.
+
+            s ← Π_i (1 − rate_i) s + Σ_i rate_i Π_(j > i) (1 − rate_j) m_i
+
+        Args:
+            stats: the running statistics.
+            batches: the batches in order, one per row of `average`; `num_batches` has one number per row.
+            present: whether each batch counts, (batches, 1, 1); the others change nothing.
+        """
+        rate, zeros = self.rate_at(batches.num_batches), torch.zeros_like(batches.average.mean[:, :1, :1])
+        kept = torch.where(present, 1 - rate, torch.ones_like(zeros)).flip(0).cumprod(0).flip(0)  # by each and all later batches
+        weights = torch.where(present, rate * torch.cat([kept[1:], torch.ones_like(kept[:1])]), zeros)
+        sums = [
+            (weights * torch.where(present, new, zeros)).sum(0, keepdim=True)  # a skipped statistic may be NaN
+            for new in self.new_stats(batches)
+        ]
+        return Stats(*(kept[:1] * old + new for old, new in zip(stats, sums, strict=True)))
 
 
 @dataclass(frozen=True)
-class Running:
+class Running(Interpolation):
     """An exponential moving average.
 
     The kernels that compute the statistics also update them, with the same formula: C++ in `csrc/running_stats.h`
@@ -78,8 +114,6 @@ class Running:
     """
 
     rate: float = 0.1
-    updates = True
-    is_exact = False
 
     def __post_init__(self) -> None:
         if isinstance(self.rate, bool) or not isinstance(self.rate, int | float) or not 0 <= self.rate <= 1:
@@ -87,37 +121,33 @@ class Running:
                 f"momentum must be in [0, 1] or None; got {self.rate!r}. It is the weight of the newest batch, as in torch."
             )
 
-    def update(self, stats: Stats, batch: Observation) -> Stats:
-        """Return the running statistics updated by one batch."""
-        return _interpolate(stats, batch.average, self.rate)
+    def rate_at(self, num_batches: Tensor) -> float:
+        """Return the rate, the same for all batches."""
+        return self.rate
+
+
+class _EqualWeights(Interpolation):
+    def rate_at(self, num_batches: Tensor) -> Tensor:
+        """Return 1 / number of batches."""
+        return 1 / num_batches.clamp(min=1)
 
 
 @dataclass(frozen=True)
-class Cumulative:
+class Cumulative(_EqualWeights):
     """The average of the statistics of all batches, with equal weights."""
 
-    updates = True
-    is_exact = False
-
-    def update(self, stats: Stats, batch: Observation) -> Stats:
-        """Return the running statistics updated by one batch."""
-        return _interpolate(stats, batch.average, 1 / batch.num_batches.clamp(min=1))
-
 
 @dataclass(frozen=True)
-class CumulativeBiased:
+class CumulativeBiased(_EqualWeights):
     """The average of the means and biased variances of all batches, with equal weights (sn sec. 2.1, eq. 2).
 
     With n values per statistic, variances are smaller by the factor (n − 1) / n than those of `Cumulative`.
     """
 
-    updates = True
-    is_exact = False
-
-    def update(self, stats: Stats, batch: Observation) -> Stats:
-        """Return the running statistics updated by one batch."""
+    def new_stats(self, batch: Observation) -> Stats:
+        """Return the means and the biased variances of a batch."""
         biased_var = batch.average.unbiased_var / bessel_correction(batch.moments.count / batch.num_parts, batch.correction)
-        return _interpolate(stats, Stats(batch.average.mean, biased_var), 1 / batch.num_batches.clamp(min=1))
+        return Stats(batch.average.mean, biased_var)
 
 
 @dataclass(frozen=True)

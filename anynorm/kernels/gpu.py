@@ -143,6 +143,8 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     x = x if last or x.is_contiguous() else x.contiguous()
     if params.style_mean is not None and params.style_std is not None:  # one may have a row for all samples
         params = params._replace(**_same_rows(params.style_mean, params.style_std))
+    if spec.updates_in_sequence:
+        buffers = buffers._replace(momentum=None)  # the layer updates the running statistics
     labels = None if buffers.labels is None else buffers.labels.contiguous()
     plan = make_plan(spec, x.shape, x.element_size(), last, 0 if params.style_std is None else params.style_std.shape[0])
     call = Pass(spec, plan, buffers._replace(labels=labels))

@@ -109,6 +109,7 @@ class ForwardSpec:
         pools_batch: whether a cut pools samples of the batch.
         has_positional_cut: whether a cut has one statistic per position.
         has_ghost_cut: whether a cut divides the batch into parts of several samples.
+        updates_in_sequence: whether running statistics are updated by one micro-batch after the other (`Cut.is_micro_batch`).
         has_crossing_cut: whether parts of a cut may contain fractions of several channels (`Cut.crosses_channels`).
         definition: the same description in the C++ kernels, made at first use.
     """
@@ -136,6 +137,7 @@ class ForwardSpec:
         self.pools_batch = any([cut.pools_samples for cut in used])
         self.has_positional_cut = any([cut.space == ALL for cut in cuts])
         self.has_ghost_cut = any([cut.is_ghost for cut in cuts])
+        self.updates_in_sequence = any([cut.is_micro_batch for cut in used])
         self.has_crossing_cut = any([cut.crosses_channels for cut in cuts])
 
     def stats_shape(self, index: int) -> tuple[int, int, int]:
@@ -143,13 +145,19 @@ class ForwardSpec:
         _, channels, strips = self.cuts.distinct[index].parts((1, self.num_features, 1))
         return self.num_domains or 1, channels, strips
 
+    def in_micro_batches(self, size: int) -> ForwardSpec:
+        """Return this pass with separate statistics for each micro-batch of `size` samples."""
+        used = zip(self.cuts.distinct, self.uses_batch, strict=True)
+        cuts = tuple([cut.in_micro_batches(size) if use else cut for cut, use in used])
+        return replace(self, cuts=self.cuts._replace(distinct=cuts))
+
     @cached_property
     def encoded(self) -> list[int]:
         """The value of `encode`."""
         return self.encode()
 
     def encode(self) -> list[int]:
-        """Return the pass as integers for C++: cuts, sides, mixing, groups, domains, classes, style, activation, strips."""
+        """Return the pass as integers for C++: cuts, sides, mixing, groups, domains, classes, style, activation, and so on."""
         numbers = [len(self.cuts.distinct)]
         for cut, uses_batch in zip(self.cuts.distinct, self.uses_batch, strict=True):
             numbers += [cut.channels, cut.space, cut.samples_per_part if cut.samples == ALL else 0, int(uses_batch)]
@@ -157,7 +165,8 @@ class ForwardSpec:
             numbers += [len(side), *side]
         norm, strips = self.norm_spec, math.lcm(*[cut.space or 1 for cut in self.cuts.distinct])
         numbers += [MIXINGS.index(type(norm.mixing)), norm.mixing.groups, self.num_domains, norm.num_classes]
-        return [*numbers, int(norm.takes_style), 0 if self.activation is None else self.activation.index, strips]
+        activation = 0 if self.activation is None else self.activation.index
+        return [*numbers, int(norm.takes_style), activation, int(self.updates_in_sequence), strips]
 
     @property
     def slope(self) -> float:
@@ -185,7 +194,7 @@ class ForwardSpec:
             cuts.append(Cut(ALL if samples_per_part else 1, channels, space, max(samples_per_part, 1)))
             uses_batch.append(bool(uses))
         mean, var = (tuple([next(rest) for _ in range(next(rest))]) for _ in range(2))
-        mixing, groups, domains, classes, style, activation, _ = rest
+        mixing, groups, domains, classes, style, activation, _, _ = rest
         stages: list[Stage] = [] if params.weight is None else [PerChannelScale() if params.bias is None else PerChannel()]
         stages += [PerClass(classes)] if params.class_weight is not None else []
         stages += [Style()] if style else []

@@ -287,6 +287,10 @@ class Norm(RunningStats):
         if mask is not None or batch_index is not None or num_graphs is not None or self._mask is not None or self._had_mask:
             channels_second = x if self.channel_axis == 1 else x.movedim(resolve_axis(self.channel_axis, x.dim()), 1)
             ragged = read_ragged(self, channels_second, mask, batch_index, num_graphs)
+        if ragged is not None and self.micro_batch_size is not None:
+            raise SpecError(
+                f"{self.spec} in micro-batches must get neither a mask nor a batch index; call it once per micro-batch."
+            )
         check_input(self, spec, x, ragged)
         if residual is not None:
             check_residual(self, x, residual)
@@ -332,11 +336,13 @@ class Norm(RunningStats):
     def _forward_spec(self, activation: Activation | None = None, *, infer: bool = False) -> ForwardSpec:
         """Return the forward spec for the current mode of the layer, or with running statistics as in inference (`infer`)."""
         sync_group, uses_batch = self.sync_group if self.training and not infer else NO_SYNC, self.uses_batch and not infer
-        mode = (self.training, uses_batch, sync_group, self.eps, activation)
+        size = self.micro_batch_size if self.training and not infer else None
+        mode = (self.training, uses_batch, sync_group, self.eps, activation, size)
         spec = None if torch.compiler.is_compiling() else self._forward_specs.get(mode)
         if spec is None:
             spec = self._make_forward_spec(tuple([uses_batch or not cut.pools_samples for cut in self.cuts]), sync_group)
             spec = spec if activation is None else replace(spec, activation=activation)
+            spec = spec if size is None else spec.in_micro_batches(size)
             if not torch.compiler.is_compiling():
                 self._forward_specs[mode] = spec
         return spec
@@ -372,7 +378,7 @@ class Norm(RunningStats):
         rule = self._update_rule
         if not self.training or not isinstance(rule, Running) or not spec.pools_batch or self.accumulator is not None:
             return Buffers(stats, labels)
-        if not self.updates_running_stats or is_recomputing():
+        if not self.updates_running_stats or is_recomputing() or self.micro_batch_size == 1:  # a statistic per row of x
             return Buffers(stats, labels)
         counters = self._buffers["num_batches_tracked"], self._buffers.get("num_batches_skipped")
         return Buffers(stats, labels, counters[0], rule.rate, counters[1])

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from anynorm.core.compat import is_exporting, is_recomputing, recomputing
 from anynorm.core.moments import MIN_PRESENT_COUNT, Moments, pool_samples, table_dtype
 from anynorm.core.spec import NormSpec
-from anynorm.core.update_rules import Observation, Running, Stats, UpdateRule, as_tables, from_momentum
+from anynorm.core.update_rules import Interpolation, Observation, Running, Stats, UpdateRule, as_tables, from_momentum
 from anynorm.errors import SpecError
 from anynorm.kernels.interface import BatchStats, BufferPair
 from anynorm.kernels.sync import NoSync, SyncGroup
@@ -50,6 +50,7 @@ class RunningStats(nn.Module):
         pools_samples: whether a cut of the norm pools over samples.
         sync_group: the processes over which statistics are synchronized in training.
         accumulator: the statistics of the micro-batches of the current optimizer step; None to update after every batch.
+        micro_batch_size: number of samples of each micro-batch, see `anynorm.layers.micro_batches`; None for whole batches.
     """
 
     _update_rule: UpdateRule
@@ -60,6 +61,7 @@ class RunningStats(nn.Module):
     num_values_tracked: Tensor | None
     num_batches_skipped: Tensor | None
     accumulator: Accumulator | None = None
+    micro_batch_size: int | None = None
 
     def __init__(
         self,
@@ -210,10 +212,14 @@ class RunningStats(nn.Module):
             is_first = ~recomputing(new_values)
         observations = {index: self._observe(index, batch) for index in self._stat_names}
         present, finite = present & is_first, self._has_finite(observations)
+        in_sequence = self.micro_batch_size is not None
         if self.num_batches_skipped is not None:
-            self.num_batches_skipped.add_((present & ~finite).reshape(self.num_batches_skipped.shape))
+            skipped = present & ~finite
+            self.num_batches_skipped.add_(skipped.sum() if in_sequence else skipped.reshape(self.num_batches_skipped.shape))
         present = present & finite
-        if self.accumulator is None:
+        if in_sequence:
+            self._apply_in_sequence(observations, present)
+        elif self.accumulator is None:
             self._apply_rule(observations, new_values, present)
         else:
             self.accumulator.add(observations, new_values, present, is_first)
@@ -283,6 +289,26 @@ class RunningStats(nn.Module):
         for name, new in updated.items():
             buffer = getattr(self, name)
             buffer.copy_(new.reshape(buffer.shape))
+
+    def _apply_in_sequence(self, observations: dict[int, Observation], present: Tensor) -> None:
+        """Apply the update rule to one micro-batch after the other; those that are not present change nothing.
+
+        Args:
+            observations: the statistics of each cut, one row per micro-batch.
+            present: whether each micro-batch counts, (micro-batches, 1, 1).
+        """
+        rule, num_batches = self._update_rule, present.cumsum(0)
+        assert isinstance(rule, Interpolation)  # `micro_batches` was checked
+        if self.num_batches_tracked is not None:
+            num_batches = num_batches + self.num_batches_tracked
+            self.num_batches_tracked.copy_(num_batches[-1, 0, 0])
+        for index, names in self._stat_names.items():
+            observation = observations[index]._replace(num_batches=num_batches)
+            stats = as_tables(self.running_stats(index), (1, *self._stat_parts(index)), observation.average.mean.dtype)
+            for name, new in zip(names, rule.update_in_sequence(stats, observation, present), strict=True):
+                if name:
+                    buffer = self.get_buffer(name)
+                    buffer.copy_(new.reshape(buffer.shape))
 
     def _batch_moments(self, index: int, batch: BatchStats) -> Moments:
         """Return the moments of a cut over all samples of each domain, including the samples of all ghost batches."""

@@ -43,7 +43,7 @@ def check_input(norm: Norm, spec: ForwardSpec, x: Tensor, ragged: Ragged | None 
     try:
         _check_dimensions(norm, x)
         n, c, positions = sizes(x, norm.channel_axis)
-        _check_parts(norm, spec, (ragged.num_samples if isinstance(ragged, Points) else n, c, positions))
+        _check_parts(spec, (ragged.num_samples if isinstance(ragged, Points) else n, c, positions))
         if norm.training and norm.norm_spec.mean:  # with a mask, or for points of several samples, these are upper bounds
             _check_counts(norm, spec, (1, c, n) if isinstance(ragged, Points) else (n, c, positions))
     except ShapeError as error:
@@ -89,12 +89,12 @@ def _check_dimensions(norm: Norm, x: Tensor) -> None:
         raise ShapeError(f"Axis {norm.channel_axis} must hold {norm.num_features} channels; got {c}. {hint}")
 
 
-def _check_parts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
+def _check_parts(spec: ForwardSpec, shape: Shape) -> None:
     """Check that samples and positions can be divided into equal parts."""
-    using = [cut for cut, uses_batch in zip(norm.cuts, spec.uses_batch, strict=True) if uses_batch]
+    using = [cut for cut, uses_batch in zip(spec.cuts.distinct, spec.uses_batch, strict=True) if uses_batch]
     if shape[2] == 0 and using:
         raise ShapeError(f"{using[0]} takes statistics over positions; got an input without any. No axis may have length 0.")
-    for cut in norm.cuts:
+    for cut in spec.cuts.distinct:
         cut.check_shape(shape, uses_batch=cut in using)
 
 
@@ -105,9 +105,10 @@ def _check_counts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
     A norm whose mean is 0 is not checked: the second moment of one value is its square, not 0.
     """
     single = [
-        uses_batch and _num_values(norm, cut, shape) == 1 for cut, uses_batch in zip(norm.cuts, spec.uses_batch, strict=True)
+        uses_batch and _num_values(norm, cut, shape) == 1
+        for cut, uses_batch in zip(spec.cuts.distinct, spec.uses_batch, strict=True)
     ]
-    for cut, is_single in zip(norm.cuts, single, strict=True):
+    for cut, is_single in zip(spec.cuts.distinct, single, strict=True):
         if is_single and (cut.pools_samples or norm.one_cut_per_channel):
             raise ShapeError(_single_value_message(cut))
     for side in (norm.mean_cut_indices, norm.var_cut_indices):
@@ -132,7 +133,7 @@ def has_single_value(norm: Norm, spec: ForwardSpec, x: Tensor) -> bool:
     if not _uses_running(norm, spec, x):
         return False
     shape = sizes(x, norm.channel_axis)
-    return any([cut.pools_samples and _num_values(norm, cut, shape) == 1 for cut in norm.cuts])
+    return any([cut.pools_samples and _num_values(norm, cut, shape) == 1 for cut in spec.cuts.distinct])
 
 
 def may_have_single_value(norm: Norm, spec: ForwardSpec, x: Tensor) -> bool:

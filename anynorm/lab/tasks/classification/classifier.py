@@ -71,7 +71,12 @@ class Classifier(Task[TaskOptions_co]):
     def has_tiny_inputs(self) -> bool:
         """Whether a batch has at most `TINY` positions, and no convolution has groups."""
         grouped = any(module.groups > 1 for module in self.model.modules() if isinstance(module, nn.Conv2d))
-        return not grouped and self.config.batch_size * self.data.shape.height * self.data.shape.width <= TINY
+        return not grouped and self.samples_per_pass * self.data.shape.height * self.data.shape.width <= TINY
+
+    @property
+    def samples_per_pass(self) -> int:
+        """The number of samples per forward pass in training."""
+        return self.config.batch_size
 
     def training_batch(self, step: int, micro_batch: int = 0) -> Batch:
         """Return the augmented images and the labels (class probabilities with mixup) of one micro-batch of a step."""
@@ -79,7 +84,14 @@ class Classifier(Task[TaskOptions_co]):
         images, labels = self.to_device(batch)
         return self.augment(self.data.standardize(images), labels, self.sampler.generator(step, micro_batch))
 
-    def augment(self, x: Tensor, targets: Tensor, generator: torch.Generator) -> Batch:
+    def step_batch(self, step: int) -> Batch:
+        """Return the batches of all micro-batches of a step, one after the other; without mixup."""
+        micro_batches = range(self.micro_batches_per_step)
+        batches = [self.images.batch(self.sampler, step, each, num_workers=self.num_workers) for each in micro_batches]
+        images, labels = self.to_device((torch.cat([x for x, _ in batches]), torch.cat([targets for _, targets in batches])))
+        return self.augment(self.data.standardize(images), labels, [self.sampler.generator(step, each) for each in micro_batches])
+
+    def augment(self, x: Tensor, targets: Tensor, generator: augment.Generators) -> Batch:
         """Augment standardized images: crop, flip, cutout, mixup, in this order."""
         config = self.config
         if config.crop:
@@ -89,6 +101,7 @@ class Classifier(Task[TaskOptions_co]):
         if config.cutout:
             x = augment.cutout(x, config.cutout, generator)
         if config.mixup:
+            assert isinstance(generator, torch.Generator)  # images are mixed within one micro-batch, see `step_batch`
             one_hot = nn.functional.one_hot(targets, self.data.num_classes).float()
             return augment.mixup(x, one_hot, config.mixup, generator)
         return x, targets

@@ -7,18 +7,24 @@ With the option `attack`, the last evaluation also has the errors on adversarial
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from torch import Tensor
 from typing_extensions import TypeVar
 
 from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.lab.data import ImageDataset, StreamedDataset
+from anynorm.lab.tasks.classification import one_pass
 from anynorm.lab.tasks.classification.classifier import Classifier
 from anynorm.lab.tasks.classification.options import ClassificationOptions
 from anynorm.lab.tasks.classification.robustness import BATCH_SIZE, count_images, find_hits, pixel_model, to_pixels
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.curve import scalar
 from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.evaluation import Evaluation
+from anynorm.lab.training.task import Metrics, TrainingLoop
+from anynorm.layers.micro_batches import micro_batches
+from anynorm.layers.norm import Norm
 from anynorm.surgery.recalibrate import has_running_stats, recalibrate
 
 BATCH_AVERAGE = "batch average"
@@ -40,6 +46,28 @@ class Classification(Classifier[ClassificationOptions_co]):
     def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
         super().__init__(config, data)
         self.attacks = self.options.make_attacks()
+
+    @cached_property
+    def is_one_pass(self) -> bool:
+        """Whether one pass computes all micro-batches of a step; False for subclasses, which may define another step."""
+        is_own = type(self) is Classification
+        return one_pass.ENABLED and is_own and one_pass.is_supported(self.config, self.model, self.data.shape)
+
+    @property
+    def samples_per_pass(self) -> int:
+        """The number of samples per forward pass in training."""
+        return self.config.batch_size * (self.micro_batches_per_step if self.is_one_pass else 1)
+
+    def training_step(self, trainer: TrainingLoop) -> Metrics:
+        """Update the parameters once and return the metrics of the step."""
+        if not self.is_one_pass:
+            return super().training_step(trainer)
+        norms = [module for module in self.model.modules() if isinstance(module, Norm)]
+        with trainer.autocast(), micro_batches(norms, self.config.batch_size):
+            metrics = self.loss(self.step_batch(trainer.step))
+        trainer.backward(metrics["loss"])
+        trainer.update()
+        return {name: scalar(name, value) for name, value in metrics.items()}
 
     def evaluation(self) -> Evaluation:
         """Return the metrics of the test set, after the last step also the errors on adversarial images."""
