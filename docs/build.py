@@ -24,6 +24,7 @@ OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "README.md": "index.md",
+    "SECURITY.md": "security.md",
     "benchmarks/README.md": "benchmarks/index.md",
     "records/README.md": "records/index.md",
 }
@@ -34,6 +35,7 @@ CONTENTS = {
     "Guides": [
         "guide/surgery",
         "guide/integrations",
+        "guide/sharing",
         "guide/diagnose",
         "guide/domains",
         "guide/padded_sequences",
@@ -48,13 +50,14 @@ CONTENTS = {
         "guide/*",
     ],
     "Results": ["papers/index", "records/index", "benchmarks/index", "interop"],
-    "Reference": ["api/index", "api/cli", "glossary", "changelog", "contributing"],
+    "Reference": ["api/index", "api/cli", "glossary", "changelog", "contributing", "security"],
 }
 """The navigation: glob patterns of pages by section. Patterns without a match are ignored; each page is listed once."""
 KEYWORDS = {
     "guide/add_a_norm.md": "custom, own, register",
     "guide/amp_and_gpu.md": "CUDA, half, autocast",
     "guide/distributed.md": "DDP, FSDP, SyncBatchNorm, GPUs",
+    "guide/sharing.md": "save, load, save_pretrained, load_pretrained, push_to_hub, huggingface, hub, safetensors",
     "guide/padded_sequences.md": "mask, padding, lengths, ragged, variable, graphs, batch_index, PyG",
 }
 """Words for the search that people use and a page may not; single words, as the search index needs them."""
