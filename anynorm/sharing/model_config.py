@@ -1,4 +1,4 @@
-"""The file `anynorm.json` of a saved model: its norms by path, and what is needed to read its weights.
+"""The file `norms.json` of a saved model: its norms by path, and what is needed to read its weights.
 
     {"format": "anynorm", "version": 1, "anynorm": "0.3.0", "base": "torchvision.models:resnet18",
      "norms": [{"paths": ["bn1"], "spec": "gn:8", "num_features": 64, …}], "fused_blocks": [],
@@ -22,7 +22,7 @@ from anynorm.io.atomic import atomic_write
 from anynorm.sharing.norm_config import UPDATE_RULES, NormConfig
 
 FORMAT, VERSION = "anynorm", 1
-FILE_NAME = "anynorm.json"
+FILE_NAME = "norms.json"
 MAX_BYTES = 16 * 2**20
 """Largest size of the file; a network with ten thousand norms has a file of about 4 MB."""
 MAX_TEXT = 1000
@@ -54,7 +54,7 @@ class ModelConfig:
 
 
 def write_config(config: ModelConfig, folder: Path) -> None:
-    """Write `anynorm.json`.
+    """Write `norms.json`.
 
     Raises:
         DiskError: if the file cannot be written.
@@ -67,7 +67,7 @@ def write_config(config: ModelConfig, folder: Path) -> None:
 
 
 def read_config_file(folder: Path) -> ModelConfig:
-    """Read `anynorm.json` and check every value.
+    """Read `norms.json` and check every value.
 
     Raises:
         DataError: if the file does not exist, is not of this format, was written by a newer version, or has invalid values.

@@ -1,6 +1,6 @@
 """Saving and loading of models whose norms are anynorm layers.
 
-A folder has two files: `anynorm.json`, the norms of the model by path with all of their options, and `model.safetensors`, all
+A folder has two files: `norms.json`, the norms of the model by path with all of their options, and `model.safetensors`, all
 parameters and buffers. A saved model is loaded into the model that a factory of the caller makes: its norms are replaced at their
 paths, then the weights are loaded. Nothing in a folder is imported or executed.
 """

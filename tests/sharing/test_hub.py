@@ -64,11 +64,11 @@ def test_a_pushed_model_is_pulled_by_its_name(fake):
     assert fake.calls == [
         ("login", {"token": "t"}),
         ("create_repo", {"private": True, "exist_ok": True}),
-        ("upload_folder", ["anynorm.json", "model.safetensors"]),
+        ("upload_folder", ["model.safetensors", "norms.json"]),
     ]
     fake.calls.clear()
     loaded = anynorm.load_pretrained("me/net", base=base, revision="v1")
-    assert fake.calls == [(name, {"revision": "v1"}) for name in ("anynorm.json", "model.safetensors")]
+    assert fake.calls == [(name, {"revision": "v1"}) for name in ("norms.json", "model.safetensors")]
     x = torch.randn(2, 3, 8, 8)
     assert loaded[1].spec == "hn:4"
     assert torch.equal(loaded.eval()(x), model.eval()(x))
@@ -80,7 +80,7 @@ def test_a_folder_comes_before_a_repository_and_a_path_is_never_one(fake, tmp_pa
     with pytest.raises(DataError, match="cannot read"):
         anynorm.load_pretrained(tmp_path / "you" / "net", base=base)
     for name in ("../net", "/me/net", "me", "me/net/more", "me/.."):
-        with pytest.raises(DataError, match=r"cannot read .*anynorm.json"):
+        with pytest.raises(DataError, match=r"cannot read .*norms.json"):
             anynorm.load_pretrained(name, base=base)
     assert fake.calls == []
 

@@ -324,13 +324,13 @@ def test_a_norm_without_a_spec_is_refused(tmp_path):
             r"norm at '1' \(gn:4\); the model of base\(\).*has no norm there. It has no norms",
         ),
         (lambda: network()[:4], r"norm at '4.bn1' .* Its norms: 1 3.bn1 3.bn2"),
-        (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), *network()[2:]), "16 channels in anynorm.json, and 8 in"),
+        (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), *network()[2:]), "16 channels in norms.json, and 8 in"),
         (lambda: nn.Sequential(*network()[:5], nn.Linear(3, 3)), r"the folder lacks 5.weight, 5.bias. base must make"),
         (
             lambda: nn.Sequential(nn.Conv2d(3, 16, 5, bias=False), *network()[1:]),
             r"'0.weight' has shape \(16, 3, 3, 3\) .* \(16, 3, 5, 5\)",
         ),
-        (lambda: nn.Sequential(*network(), anynorm.make("bn", 3)), r"has bn at '6', where anynorm.json has no norm"),
+        (lambda: nn.Sequential(*network(), anynorm.make("bn", 3)), r"has bn at '6', where norms.json has no norm"),
     ],
 )
 def test_a_base_that_does_not_fit_is_an_error_with_the_reason(base, match, tmp_path):
@@ -345,9 +345,9 @@ def test_the_name_of_the_base_is_information_only(tmp_path):
     model = network()
     anynorm.save_pretrained(model, tmp_path, base="tests.sharing.bomb:factory")
     anynorm.load_pretrained(tmp_path, base=network)
-    assert json.loads((tmp_path / "anynorm.json").read_text())["base"] == "tests.sharing.bomb:factory"
+    assert json.loads((tmp_path / "norms.json").read_text())["base"] == "tests.sharing.bomb:factory"
     anynorm.save_pretrained(model, tmp_path, base=network)
-    assert json.loads((tmp_path / "anynorm.json").read_text())["base"] == "tests.surgery.networks:network"
+    assert json.loads((tmp_path / "norms.json").read_text())["base"] == "tests.surgery.networks:network"
 
 
 def test_a_folder_that_was_not_completely_written_is_not_loaded(tmp_path, monkeypatch):
@@ -357,7 +357,7 @@ def test_a_folder_that_was_not_completely_written_is_not_loaded(tmp_path, monkey
     monkeypatch.setattr("anynorm.sharing.pretrained.write_config", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         anynorm.save_pretrained(other, tmp_path)
-    with pytest.raises(DataError, match=r"cannot read .*anynorm.json: No such file"):
+    with pytest.raises(DataError, match=r"cannot read .*norms.json: No such file"):
         anynorm.load_pretrained(tmp_path, base=network)
 
 

@@ -38,7 +38,7 @@ def load(folder):
 
 def change(folder, *keys, value):
     """Set the value at a place in the config."""
-    path = folder / "anynorm.json"
+    path = folder / "norms.json"
     content = json.loads(path.read_text())
     inner = content
     for key in keys[:-1]:
@@ -93,7 +93,7 @@ NORM = ("norms", 0)
         ((*NORM, "spec"), "sabn@9999999999999999999", "malformed"),
         ((*NORM, "spec"), "in+" * 400, "spec must be a text of at most 1000 characters"),
         ((*NORM, "spec"), ["bn"], "spec must be a text .*; got a value of type list"),
-        ((*NORM, "num_features"), 16, r"'1' \(sabn@4\) has 16 channels in anynorm.json, and 8 in the model of base"),
+        ((*NORM, "num_features"), 16, r"'1' \(sabn@4\) has 16 channels in norms.json, and 8 in the model of base"),
         ((*NORM, "num_features"), 10**12, "num_features must be an integer of at least 1; got a value of type int"),
         ((*NORM, "num_features"), 8.0, "num_features must be an integer of at least 1; got 8.0"),
         ((*NORM, "eps"), 2.0, r"'1': eps must be in \[0, 1\); got 2.0"),
@@ -110,7 +110,7 @@ NORM = ("norms", 0)
         ((*NORM, "hyperparameters"), {"eps": 1}, r"'1': sabn@4 has the hyperparameters \[\]; got \['eps'\]"),
         (("norms", 1, "hyperparameters"), {"r_max": -1, "d_max": 0}, r"'3': r_max"),
         (("norms", 1, "hyperparameters", "r_max"), [1], "hyperparameters must be an object with finite numbers"),
-        ((*NORM, "post_modules"), ["__init__"], r"is followed by '__init__' in anynorm.json"),
+        ((*NORM, "post_modules"), ["__init__"], r"is followed by '__init__' in norms.json"),
     ],
 )
 def test_a_changed_config_is_an_error_that_names_the_value(keys, value, match, folder):
@@ -130,7 +130,7 @@ STRANGE = [None, True, -1, 0, 2**40, 10**400, 1e308, "", "x", "../../x", "a" * 2
 
 
 def test_any_value_anywhere_is_read_or_is_an_error_of_ours(folder):
-    original = json.loads((folder / "anynorm.json").read_text())
+    original = json.loads((folder / "norms.json").read_text())
     tried = errors = 0
     for keys in places(original)[1:]:
         for value in STRANGE:
@@ -139,7 +139,7 @@ def test_any_value_anywhere_is_read_or_is_an_error_of_ours(folder):
             for key in keys[:-1]:
                 inner = inner[key]
             inner[keys[-1]] = value
-            (folder / "anynorm.json").write_text(json.dumps(content))
+            (folder / "norms.json").write_text(json.dumps(content))
             tried += 1
             try:
                 with warnings.catch_warnings():
@@ -170,7 +170,7 @@ def test_every_field_of_a_norm_has_a_check():
     ],
 )
 def test_a_config_that_is_not_json_is_an_error(text, match, folder):
-    (folder / "anynorm.json").write_text(text)
+    (folder / "norms.json").write_text(text)
     with pytest.raises(DataError, match=match):
         load(folder)
 
@@ -249,5 +249,5 @@ def test_weights_that_do_not_fit_are_an_error(folder):
 
 
 def test_a_missing_folder_is_an_error(tmp_path):
-    with pytest.raises(DataError, match=r"cannot read .*nothing/anynorm.json"):
+    with pytest.raises(DataError, match=r"cannot read .*nothing/norms.json"):
         load(tmp_path / "nothing")
