@@ -189,6 +189,9 @@ def test_mixed_dtypes_and_views_of_one_tensor_are_kept(tmp_path):
     anynorm.convert(model, "hn")
     both = torch.randn(2, 4, 4)
     model[0].weight, model[2].weight = nn.Parameter(both[0]), nn.Parameter(both[1].T)
+    round_trip(model, base, tmp_path)
+    model[0].weight, model[2].weight = nn.Parameter(both[0]), nn.Parameter(both[0])  # the same memory, two parameters
+    assert round_trip(model, base, tmp_path)[0].weight.dtype == torch.float32
     model[2].half()
     loaded = round_trip(model, base, tmp_path)
     assert (loaded[0].weight.dtype, loaded[2].weight.dtype) == (torch.float32, torch.float16)
@@ -255,10 +258,17 @@ def test_connected_norms_are_connected_again(tmp_path):
     trained(model)
     loaded = round_trip(model, network, tmp_path)
     assert torch.equal(loaded.train()(X), model.train()(X))
-    norms: list[Any] = [site.module for site in find_norms(model)]
+    norms: list[Any] = [anynorm.make("bkn", 8) for _ in range(3)]
     anynorm.BatchKalmanNorm.connect(norms[::-1])
-    with pytest.raises(SurgeryError, match="cannot be saved"):
-        anynorm.save_pretrained(model, tmp_path)
+    anynorm.save_pretrained(nn.Sequential(*norms[::-1]), tmp_path)
+    norms[0], norms[1] = norms[1], norms[0]
+    with pytest.raises(SurgeryError, match=r"(its tensors differ|it is connected to other layers)"):
+        anynorm.save_pretrained(nn.Sequential(*norms[::-1]), tmp_path)
+    rings: list[Any] = [anynorm.make("bkn", 8) for _ in range(3)]
+    anynorm.BatchKalmanNorm.connect(rings)
+    rings[2]._previous = (rings[0],)
+    with pytest.raises(SurgeryError, match=r"it is connected to other layers than anynorm.convert would connect it to"):
+        anynorm.save_pretrained(nn.Sequential(*rings), tmp_path)
 
 
 # What is refused
