@@ -83,6 +83,9 @@ if TYPE_CHECKING:
     from anynorm.registry import make as make
     from anynorm.registry import parse as parse
     from anynorm.registry import zoo as zoo
+    from anynorm.sharing.pretrained import load_pretrained as load_pretrained
+    from anynorm.sharing.pretrained import push_to_hub as push_to_hub
+    from anynorm.sharing.pretrained import save_pretrained as save_pretrained
     from anynorm.surgery.accumulate import Accumulation as Accumulation
     from anynorm.surgery.accumulate import accumulate as accumulate
     from anynorm.surgery.adapters import NormInfo as NormInfo

@@ -14,7 +14,7 @@ from docs.task_pages import DATA
 
 FUNCTIONS = (
     "make layer convert xbn recalibrate fold to_rms compare condition sync freeze unfreeze split_decay harden merge copy_domain "
-    "zoo"
+    "save_pretrained load_pretrained push_to_hub zoo"
 )
 """The order of the functions on the page of `anynorm`; those that are not listed follow."""
 GROUPS = {

@@ -1,5 +1,7 @@
 """Build the documentation site: `make docs`, or `python -m docs.build`.
 
+With the address of a host in ANYNORM_DOCS_URL, pages name their address there, and the site has a sitemap.xml.
+
 The pages are Markdown files of the repository (docs/, records, benchmarks, changelog and contributing), pages generated from the
 registry, the tasks and the records, and the API reference generated from docstrings. All pages are written to one folder, and
 links that work on GitHub are changed to the path of their target on the site. Sphinx then reads this folder; warnings are errors.
@@ -16,6 +18,7 @@ import sys
 from pathlib import Path, PurePosixPath
 
 from docs.api_pages import api_pages
+from docs.live_cuts import PLACE, html
 from docs.norm_pages import draw_pictures, norm_pages
 from docs.task_pages import task_pages
 
@@ -24,6 +27,7 @@ OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "README.md": "index.md",
+    "SECURITY.md": "security.md",
     "benchmarks/README.md": "benchmarks/index.md",
     "records/README.md": "records/index.md",
 }
@@ -34,6 +38,7 @@ CONTENTS = {
     "Guides": [
         "guide/surgery",
         "guide/integrations",
+        "guide/sharing",
         "guide/diagnose",
         "guide/domains",
         "guide/padded_sequences",
@@ -48,13 +53,14 @@ CONTENTS = {
         "guide/*",
     ],
     "Results": ["papers/index", "records/index", "benchmarks/index", "interop"],
-    "Reference": ["api/index", "api/cli", "glossary", "changelog", "contributing"],
+    "Reference": ["api/index", "api/cli", "glossary", "changelog", "contributing", "security"],
 }
 """The navigation: glob patterns of pages by section. Patterns without a match are ignored; each page is listed once."""
 KEYWORDS = {
     "guide/add_a_norm.md": "custom, own, register",
     "guide/amp_and_gpu.md": "CUDA, half, autocast",
     "guide/distributed.md": "DDP, FSDP, SyncBatchNorm, GPUs",
+    "guide/sharing.md": "save, load, save_pretrained, load_pretrained, push_to_hub, huggingface, hub, safetensors",
     "guide/padded_sequences.md": "mask, padding, lengths, ragged, variable, graphs, batch_index, PyG",
 }
 """Words for the search that people use and a page may not; single words, as the search index needs them."""
@@ -132,7 +138,8 @@ def stage(folder: Path) -> None:
         except FileNotFoundError as error:
             problems.append(str(error))
             continue
-        write(folder / site_path(page), add_keywords(ON_SITE.sub(r"\1", text), KEYWORDS.get(site_path(page), "")))
+        text = ON_SITE.sub(r"\1", text).replace(PLACE, html())
+        write(folder / site_path(page), add_keywords(text, KEYWORDS.get(site_path(page), "")))
         for file in files:
             copy = folder / site_path(file)
             copy.parent.mkdir(parents=True, exist_ok=True)

@@ -8,9 +8,11 @@ on local files without a server. Support of mkdocs-material, the usual alternati
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape
 
 from docutils import nodes
 
@@ -34,6 +36,7 @@ html_title = f"anynorm {release}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_baseurl = os.environ.get("ANYNORM_DOCS_URL", "")  # of a hosted site, such as https://example.org/anynorm/
 html_search_scorer = str(Path(__file__).parent / "static" / "scorer.js")
 pygments_dark_style = "github-dark"  # the theme's own style underlines the names of modules, as if they were links
 
@@ -67,6 +70,7 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("autodoc-process-signature", shorten_defaults)
     app.connect("doctree-resolved", mark_up)
+    app.connect("build-finished", write_sitemap)
 
 
 def convert_docstring(app: Sphinx, kind: str, name: str, item: object, options: object, lines: list[str]) -> None:  # noqa: ARG001
@@ -104,3 +108,15 @@ def mark_up(app: Sphinx, doctree: nodes.document, name: str) -> None:  # noqa: A
     for text in list(doctree.findall(nodes.Text)):
         if text == " -- ":  # between the name and the description of an argument
             text.parent.replace(text, nodes.Text(" – "))
+
+
+def write_sitemap(app: Sphinx, error: Exception | None) -> None:
+    """Write sitemap.xml, the addresses of all pages, if the site is built for a host."""
+    if error is not None or not app.config.html_baseurl:
+        return
+    names = sorted(path.relative_to(app.outdir).as_posix() for path in Path(app.outdir).rglob("*.html"))
+    pages = [name for name in names if not name.startswith(("genindex", "search", "py-modindex", "_"))]
+    host = app.config.html_baseurl.rstrip("/")
+    lines = [f"  <url><loc>{escape(f'{host}/{name}')}</loc></url>" for name in pages]
+    start = '<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">'
+    (Path(app.outdir) / "sitemap.xml").write_text("\n".join([start, *lines, "</urlset>", ""]), encoding="utf-8")

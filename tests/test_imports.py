@@ -27,7 +27,7 @@ LEVELS = [
     ["table", "progress", "io"],
     ["surgery"],
     ["diagnostics", "selftest"],
-    ["draw"],
+    ["draw", "sharing"],
     ["integrations", "cli"],
     ["lab.required_packages", "lab.data"],
     ["lab.models"],

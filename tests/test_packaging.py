@@ -1,5 +1,6 @@
 """What is distributed: metadata, citation, the files of the sdist and the wheel. `make dist` builds and tests both."""
 
+import ast
 import fnmatch
 import re
 import subprocess
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import anynorm
+from anynorm.cli import app
 from tools import dist, smoke, typed_client
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +40,55 @@ def test_the_citation_has_the_keys_of_its_schema_and_our_metadata():
     assert [CITATION[key] for key in ("title", "abstract", "license", "keywords")] == [
         project[key] for key in ("name", "description", "license", "keywords")
     ]
+
+
+def test_every_place_has_the_version_of_the_package():
+    version = anynorm.__version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    assert "version" in PROJECT["project"]["dynamic"]
+    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "anynorm.__version__"}
+    assert str(CITATION["version"]) == version
+    released = re.findall(r"^## \[(\d.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert released[0] == version
+    assert "version = release = anynorm.__version__\n" in (ROOT / "docs" / "conf.py").read_text()
+    assignments = [path for path in (ROOT / "anynorm").rglob("*.py") if re.search(r"^__version__ =", path.read_text(), re.M)]
+    assert assignments == [ROOT / "anynorm" / "__init__.py"]
+
+
+@pytest.mark.parametrize("name", ["bug", "gpu"])
+def test_the_forms_of_issues_ask_for_commands_that_exist(name):
+    form = import_module("yaml").safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text())
+    assert {"name", "description", "body"} <= set(form)
+    fields = [field for field in form["body"] if field["type"] != "markdown"]
+    assert len({field["id"] for field in fields}) == len(fields) == 3
+    assert all(field["attributes"]["label"] and field["validations"]["required"] for field in fields)
+    commands = {command for field in form["body"] for command in re.findall(r"`anynorm (.*?)`", str(field))}
+    assert commands == ({"info"} if name == "bug" else {"info", "selftest --device cuda"})
+    for command in commands:
+        assert CliRunner().invoke(app, [command.split()[0], "--help"]).exit_code == 0
+
+
+def test_nothing_is_unpickled_or_evaluated_that_the_security_page_does_not_name():
+    found = set()
+    for path in (ROOT / "anynorm").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name, keywords = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
+                is_unsafe = name in ("eval", "exec", "pickle.load", "pickle.loads", "os.system")
+                is_unsafe |= name == "torch.load" and keywords.get("weights_only") != "True"
+                is_unsafe |= name == "np.load" and keywords.get("allow_pickle", "False") != "False"
+                found |= {(path.name, name)} if is_unsafe else set()
+    assert found == {("block_forward.py", "exec"), ("block_trace.py", "eval")}  # anynorm.fuse: code that torch.fx writes
+    assert "`anynorm.fuse`" in (ROOT / "SECURITY.md").read_text()
+
+
+def test_the_entry_points_of_torch_hub_are_those_of_the_package():
+    norm = torch.hub.load(str(ROOT), "make", "hn:4", 16, source="local")
+    assert (type(norm), norm.spec) == (anynorm.HeteroNorm, "hn:4")
+    hubconf = import_module("hubconf")
+    assert set(hubconf.__all__) == {"convert", "dependencies", "layer", "load_pretrained", "make"}
+    needed = {re.split(r"[<>=]", each)[0] for each in PROJECT["project"]["dependencies"]}
+    assert set(hubconf.dependencies) == needed
 
 
 def test_the_citation_has_the_five_papers_with_the_authors_of_their_pages():

@@ -79,7 +79,7 @@ def _describe_affine(norm_spec: NormSpec) -> str:
     return " → ".join(names[type(stage)] for stage in norm_spec.affine.stages) or "none"
 
 
-_AFFINE = {
+AFFINE_FORMS = {
     PerChannel: "γ {} + β",
     PerChannelScale: "γ {}",
     PerClass: "γ[k] {} + β[k]",
@@ -108,7 +108,7 @@ def formula(norm_spec: NormSpec) -> list[str]:
     y = "(x − mean)/√(var + ε)" if norm_spec.mean else "x/√(var + ε)"
     for stage in norm_spec.affine.stages:
         inner = y if y.startswith(("(x", "x")) else f"({y})"
-        y = _AFFINE[type(stage)].format(inner)
+        y = AFFINE_FORMS[type(stage)].format(inner)
     lines = [f"mean = {mean}", f"var  = {var}", f"y    = {y}"]
     weights = "w, w′" if norm_spec.mean else "w′"
     return [*lines, f"{weights} = {mixing}{groups}"] if max(len(norm_spec.mean), len(norm_spec.var)) > 1 else lines

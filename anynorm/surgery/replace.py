@@ -77,7 +77,7 @@ def _install(
     with all_or_nothing() as undo_log:
         for site, norm in norms.items():
             undo_log.replace(site, norm)
-        _disable_nested_tensors(model, norms, undo_log)
+        disable_nested_tensors(model, norms, undo_log)
         if optimizer is not None:
             replace_in_optimizer(optimizer, [(site.module, norm) for site, norm in norms.items()], undo_log)
         if fit is not None:
@@ -88,7 +88,7 @@ def _install(
     return SurgeryReport(rows, summarize_rows(rows), changed, undo_log.undo, model)
 
 
-def _disable_nested_tensors(model: nn.Module, norms: dict[NormSite, Norm], undo_log: UndoLog) -> None:
+def disable_nested_tensors(model: nn.Module, norms: dict[NormSite, Norm], undo_log: UndoLog) -> None:
     """Disable the nested tensors into which nn.TransformerEncoder converts padded inputs; norms do not take them."""
     parents = {id(parent) for site in norms for parent, _ in site.parents}
     for module in model.modules():
