@@ -78,17 +78,29 @@ class Morph(SurgeryReport):
         Raises:
             SurgeryError: if the optimizer counts the steps, or the morph was undone.
         """
-        if self.optimizer is not None and self._layers:
-            raise SurgeryError("step() is called by the optimizer that was passed to morph; do not call it too.")
+        if self._layers:
+            self.check_steps_are_free()
         self._check_not_undone("step")
         return self._step()
 
-    def _step(self, *, may_finish: bool = True) -> float:
+    def check_steps_are_free(self) -> None:
+        """Check that no optimizer takes the steps.
+
+        Raises:
+            SurgeryError: if one does.
+        """
+        if self.optimizer is not None:
+            raise SurgeryError(
+                "Each step of the optimizer that was passed to morph is a step of the morph already. Do not call step() too, and "
+                "pass no optimizer to morph for a callback."
+            )
+
+    def _step(self) -> float:
         if not self._layers:
             return 1.0
         self.advance_to(self.num_steps + 1)
         is_distributed = dist.is_available() and dist.is_initialized()
-        if may_finish and self.num_steps >= self.steps and not is_distributed:
+        if self.num_steps >= self.steps and not is_distributed:
             self.finish()
         return self.t
 
