@@ -255,6 +255,17 @@ def morph(
     return _install(model, layers, list(rows.values()), steps, schedule, optimizer)
 
 
+def finish_layers(model: nn.Module) -> None:
+    """Replace all morphing layers of a model by the new ones, such as those of a copy, which the report does not know.
+
+    The model itself must not be such a layer.
+    """
+    with all_or_nothing() as undo_log:
+        for site in find_norms(model):
+            if isinstance(site.module, MorphingNorm):
+                undo_log.replace(site, _finished(site.module, undo_log))
+
+
 def _check_arguments(model: Any, steps: Any, schedule: Any, optimizer: Any, options: dict[str, Any]) -> None:
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise SurgeryError(f"steps must be an integer of at least 1, the number of optimizer steps until t = 1; got {steps!r}.")

@@ -142,7 +142,7 @@ def test_the_example_of_the_guide(tmp_path, monkeypatch):
     train_loader, val_loader = loaders()
     module = Module()
 
-    from anynorm.integrations.lightning import EstimationShiftMonitor, Morphing, Recalibration
+    from anynorm.integrations.lightning import EstimationShiftMonitor, Recalibration
 
     callbacks = [EMAWeightAveraging(decay=0.99), Recalibration(batches=32), EstimationShiftMonitor(batches=8)]
     trainer = pl.Trainer(max_epochs=1, callbacks=callbacks)

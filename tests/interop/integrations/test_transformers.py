@@ -89,7 +89,7 @@ def test_recalibration_does_not_change_the_batches_or_the_weights_of_training(ar
 def test_the_example_of_the_guide(arguments):
     model, train_dataset, eval_dataset = Model(), Images(), Images()
 
-    from anynorm.integrations.transformers import EstimationShiftCallback, MorphCallback, RecalibrationCallback
+    from anynorm.integrations.transformers import EstimationShiftCallback, RecalibrationCallback
 
     trainer = Trainer(model, arguments, train_dataset=train_dataset, eval_dataset=eval_dataset)
     trainer.add_callback(RecalibrationCallback(batches=32))
