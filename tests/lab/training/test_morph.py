@@ -11,7 +11,7 @@ from anynorm.layers.morphing import MorphingNorm
 CONFIG = Config(model="small", norm="gn:4", morph_from="bn", num_train=160, num_test=50, batch_size=16, epochs=1, num_evals=2)
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Raised in place of the end of a process."""
 
 
@@ -42,11 +42,11 @@ def test_a_run_that_is_killed_resumes_bit_for_bit_and_is_loaded_with_the_new_nor
 
     def kill(trainer):
         if trainer.step == 5:
-            raise Killed
+            raise KilledError
 
     folder = tmp_path / "run"
     folder.mkdir()
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         train(config, folder, seconds=-1, callback=kill)
     resumed, _ = train(config, folder, seconds=-1)
     with whole.evaluation_networks() as a, resumed.evaluation_networks() as b:
