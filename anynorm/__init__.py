@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from anynorm.layers.baselines.sparse_switch import SparseSwitchNorm as SparseSwitchNorm
     from anynorm.layers.conditioning import condition as condition
     from anynorm.layers.masking import mask as mask
+    from anynorm.layers.morphing import Ramp as Ramp
     from anynorm.layers.norm import CustomNorm as CustomNorm
     from anynorm.layers.norm import Norm as Norm
     from anynorm.layers.registered import GroupedNorm as GroupedNorm
@@ -98,6 +99,8 @@ if TYPE_CHECKING:
     from anynorm.surgery.freeze import split_decay as split_decay
     from anynorm.surgery.freeze import unfreeze as unfreeze
     from anynorm.surgery.fuse import fuse as fuse
+    from anynorm.surgery.morph import Morph as Morph
+    from anynorm.surgery.morph import morph as morph
     from anynorm.surgery.pool_statistics import pool_statistics as pool_statistics
     from anynorm.surgery.recalibrate import recalibrate as recalibrate
     from anynorm.surgery.report import SurgeryReport as SurgeryReport

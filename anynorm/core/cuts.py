@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from anynorm.core.moments import Moments, expand_parts, pool
+from anynorm.core.moments import Moments, about_zero, expand_parts, pool
 from anynorm.errors import ShapeError, SpecError
 
 ALL = 0
@@ -67,6 +67,8 @@ class Cut:
         samples_per_part: number of consecutive samples per part, with `samples=ALL` (GBGN).
         crosses_channels: whether `space` divides the flattened channels and positions of each channel part, instead of the
             positions only, so that parts may contain fractions of several channels.
+        about_zero: whether the moments are about zero: mean 0 and var E[x²]. Only for a norm of which other cuts have a mean, as
+            while rms becomes pn; a norm whose mean is 0 has no cuts of the mean instead.
         name: the name in specs and messages; ignored in comparisons.
         is_micro_batch: whether each part of the samples is a micro-batch of gradient accumulation, which updates running
             statistics by itself; see `in_micro_batches`.
@@ -81,6 +83,7 @@ class Cut:
     space: int
     samples_per_part: int = 1
     crosses_channels: bool = False
+    about_zero: bool = False
     name: str = field(default="", compare=False)
     is_micro_batch: bool = field(default=False, repr=False)
     pools_samples: bool = field(init=False, repr=False, compare=False)
@@ -136,7 +139,7 @@ class Cut:
         """Return the cut with the nearest number of channel parts that divides a number of channels.
 
         >>> Cut(1, 32, 1).nearest(48)
-        Cut(samples=1, channels=24, space=1, samples_per_part=1, crosses_channels=False, name='en:24')
+        Cut(samples=1, channels=24, space=1, samples_per_part=1, crosses_channels=False, about_zero=False, name='en:24')
         """
         if self.channels == ALL or num_features % self.channels == 0:
             return self
@@ -174,12 +177,15 @@ class Cut:
     def pool_moments(self, rows: Moments) -> Moments:
         """Pool the moments (n, c, strips) of samples, channels and strips into the parts of this cut."""
         n, c, t = rows.mean.shape
-        return pool(self._as_units(rows), self.parts((n, c, t)))
+        return self._centered(pool(self._as_units(rows), self.parts((n, c, t))))
 
     def pool_channels(self, columns: Moments) -> Moments:
         """Pool moments (domains or 1, c, strips) that were already pooled over samples into the parts of channels and space."""
         domains, c, t = columns.mean.shape
-        return pool(self._as_units(columns), (domains, *self.parts((1, c, t))[1:]))
+        return self._centered(pool(self._as_units(columns), (domains, *self.parts((1, c, t))[1:])))
+
+    def _centered(self, moments: Moments) -> Moments:
+        return about_zero(moments) if self.about_zero else moments
 
     def _as_units(self, moments: Moments) -> Moments:
         """Reshape moments (n, c, strips) so that each part of this cut is contiguous along the last axis."""

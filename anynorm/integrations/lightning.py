@@ -10,6 +10,7 @@ from torch import nn
 from anynorm.integrations.evaluation import recalibrate_from, shift_metrics_from
 from anynorm.integrations.optional_imports import base_class, check_base
 from anynorm.surgery.batches import Forward, call
+from anynorm.surgery.morph import Morph
 from anynorm.surgery.recalibrate import has_running_stats
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 else:
     Callback = base_class("Callback", "lightning.pytorch", "pytorch_lightning")
 
-__all__ = ["EstimationShiftMonitor", "Recalibration"]
+__all__ = ["EstimationShiftMonitor", "Morphing", "Recalibration"]
 
 
 class _NormCallback(Callback):
@@ -109,3 +110,39 @@ class EstimationShiftMonitor(_NormCallback):
             forward = self._forward_of(trainer)
             metrics = shift_metrics_from(loader, pl_module, self.batches, forward=forward, prefix="estimation_shift")
             pl_module.log_dict(metrics, sync_dist=True)
+
+
+class Morphing(Callback):
+    """Take a step of `anynorm.morph` after each training batch with an optimizer step.
+
+    Call `morph` before `trainer.fit`, also to resume from a checkpoint: checkpoints of training contain the morphing layers. If
+    t = 1 at the end of `fit`, they are replaced by the new layers; otherwise, call `report.finish()`.
+
+    Args:
+        report: the report of `anynorm.morph(module, spec, steps=…)`, without an optimizer.
+
+    Raises:
+        MissingPackageError: if Lightning is not installed.
+    """
+
+    def __init__(self, report: Morph) -> None:
+        check_base(Callback, "lightning")
+        super().__init__()
+        report.check_steps_are_free()
+        self.report = report
+        self._last_step = 0
+
+    def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
+        """Remember the number of steps, which is not 0 after a checkpoint was loaded."""
+        self._last_step = trainer.global_step
+
+    def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Take a step, unless the batch only accumulated gradients."""
+        if trainer.global_step > self._last_step and not self.report.is_finished:
+            self.report.advance_to(self.report.num_steps + 1)
+        self._last_step = trainer.global_step
+
+    def on_fit_end(self, trainer: Any, pl_module: nn.Module) -> None:
+        """Replace the layers, if t = 1."""
+        if self.report.t == 1:
+            self.report.finish()

@@ -11,6 +11,7 @@ from anynorm.integrations.evaluation import recalibrate_from, shift_metrics_from
 from anynorm.integrations.loaders import to_device
 from anynorm.integrations.optional_imports import base_class, check_base
 from anynorm.surgery.batches import Forward
+from anynorm.surgery.morph import Morph
 from anynorm.surgery.recalibrate import has_running_stats
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 else:
     TrainerCallback = base_class("TrainerCallback", "transformers")
 
-__all__ = ["EstimationShiftCallback", "RecalibrationCallback"]
+__all__ = ["EstimationShiftCallback", "MorphCallback", "RecalibrationCallback"]
 
 
 def call_with_keywords(model: nn.Module, batch: Any) -> Any:
@@ -107,3 +108,32 @@ class EstimationShiftCallback(TrainerCallback):
             loader = kwargs["eval_dataloader"] if self.loader is None else self.loader
             prefix = "eval_estimation_shift"
             self.trainer.log(shift_metrics_from(loader, model, self.batches, forward=self.forward, prefix=prefix))
+
+
+class MorphCallback(TrainerCallback):
+    """Take a step of `anynorm.morph` after each optimizer step of `Trainer.train`.
+
+    Call `morph` before the Trainer is made, also to resume from a checkpoint: checkpoints of training contain the morphing
+    layers. If t = 1 at the end of training, they are replaced by the new layers; otherwise, call `report.finish()`.
+
+    Args:
+        report: the report of `anynorm.morph(model, spec, steps=…)`, without an optimizer.
+
+    Raises:
+        MissingPackageError: if transformers is not installed.
+    """
+
+    def __init__(self, report: Morph) -> None:
+        check_base(TrainerCallback, "transformers")
+        report.check_steps_are_free()
+        self.report = report
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take a step."""
+        if not self.report.is_finished:
+            self.report.advance_to(self.report.num_steps + 1)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Replace the layers, if t = 1."""
+        if self.report.t == 1:
+            self.report.finish()

@@ -151,7 +151,7 @@ def _normalize_compiled(spec: ForwardSpec, x: Tensor, params: Params, buffers: B
         return _normalize_positions(vectors, x, params, buffers)
     has_wide = any([tensor is not None and tensor.dtype is torch.float64 for tensor in params[:NUM_LAYER_PARAMS]])
     has_ghost_sync = spec.has_ghost_cut and spec.sync_group.is_synchronized
-    if has_wide or spec.has_positional_cut or spec.has_crossing_cut or has_ghost_sync:
+    if has_wide or spec.has_positional_cut or spec.has_crossing_cut or spec.has_zero_cut or has_ghost_sync:
         return reference.normalize(spec, x, params, buffers)
     return cpu.normalize(spec, x, params, buffers)
 
@@ -187,6 +187,8 @@ def _check_pass(spec: ForwardSpec, x: Tensor) -> None:
         raise UnsupportedError("a cut keeps every position separate")
     if spec.has_crossing_cut:
         raise UnsupportedError("parts of a cut end inside channels")
+    if spec.has_zero_cut:
+        raise UnsupportedError("the mean of one of several cuts is 0")
     if spec.sync_group.is_synchronized:
         if spec.has_ghost_cut:
             raise UnsupportedError("ghost batches are synchronized")

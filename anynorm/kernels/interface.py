@@ -111,6 +111,7 @@ class ForwardSpec:
         has_ghost_cut: whether a cut divides the batch into parts of several samples.
         updates_in_sequence: whether running statistics are updated by one micro-batch after the other (`Cut.is_micro_batch`).
         has_crossing_cut: whether parts of a cut may contain fractions of several channels (`Cut.crosses_channels`).
+        has_zero_cut: whether the moments of a cut are about zero (`Cut.about_zero`).
         definition: the same description in the C++ kernels, made at first use.
     """
 
@@ -139,6 +140,7 @@ class ForwardSpec:
         self.has_ghost_cut = any([cut.is_ghost for cut in cuts])
         self.updates_in_sequence = any([cut.is_micro_batch for cut in used])
         self.has_crossing_cut = any([cut.crosses_channels for cut in cuts])
+        self.has_zero_cut = any([cut.about_zero for cut in cuts])
 
     def stats_shape(self, index: int) -> tuple[int, int, int]:
         """Return the shape of the running statistics of the cut `index`: (domains or 1, channel parts, space parts)."""

@@ -9,6 +9,7 @@ No tensor value is read, so the same code runs eagerly and in compiled code, and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -84,11 +85,15 @@ class Accumulator:
                     old.add_(share * (keep(table) - old))
                 tables.num_parts.add_(present.any() * new.num_parts)
 
-    def observations(self, correction: int) -> dict[int, Observation]:
-        """Return the statistics of all micro-batches as those of one batch; `correction` is Bessel's correction."""
+    def observations(self, correction_of: Callable[[int], int]) -> dict[int, Observation]:
+        """Return the statistics of all micro-batches as those of one batch.
+
+        Args:
+            correction_of: a function that returns Bessel's correction of the variance of a cut, by its index.
+        """
         result = {}
         for index, (moments, average, num_parts) in self.tables.items():
-            is_ghost, values = index in self.ghosts, self.num_values
+            is_ghost, values, correction = index in self.ghosts, self.num_values, correction_of(index)
             statistics = average if is_ghost else Stats(moments.mean, moments.unbiased_var(correction))
             parts = num_parts if is_ghost else 1
             result[index] = Observation(statistics, moments, values, values, values, parts, correction)

@@ -228,7 +228,7 @@ class RunningStats(nn.Module):
     def _update_by_accumulated(self, accumulator: Accumulator, condition: Tensor) -> None:
         """If a condition is true, apply the update rule to the accumulated micro-batches, and start a new group of them."""
         num_values = accumulator.num_values
-        observations = accumulator.observations(self.norm_spec.correction)
+        observations = accumulator.observations(self._correction_of)
         self._apply_rule(observations, num_values, (num_values > MIN_PRESENT_COUNT) & condition)
         accumulator.restart(condition)
 
@@ -257,8 +257,11 @@ class RunningStats(nn.Module):
         counts = batch.num_values
         assert counts is not None  # `pooled_samples` was checked
         average, moments = self._average(index, batch), self._batch_moments(index, batch)
-        correction = self.norm_spec.correction
-        return Observation(average, moments, counts, counts, counts, self._num_parts(index, batch), correction)
+        return Observation(average, moments, counts, counts, counts, self._num_parts(index, batch), self._correction_of(index))
+
+    def _correction_of(self, index: int) -> int:
+        """Return Bessel's correction of the running variance of a cut; see `NormSpec.correction`."""
+        return 0 if self.cuts[index].about_zero else self.norm_spec.correction
 
     def _has_finite(self, observations: dict[int, Observation]) -> Tensor:
         """Whether all new statistics of a domain are finite in the dtype of their buffers, (domains or 1, 1, 1)."""
@@ -329,7 +332,7 @@ class RunningStats(nn.Module):
 
     def _average(self, index: int, batch: BatchStats) -> Stats:
         """Return the statistics of a cut, averaged over its sample parts and over all processes (one part, except for GBGN)."""
-        average = batch.stats(index, self.norm_spec.correction)
+        average = batch.stats(index, self._correction_of(index))
         if not self.cuts[index].is_ghost:
             return average
         num_parts = average.mean.shape[0]

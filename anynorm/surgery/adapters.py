@@ -32,6 +32,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from anynorm.core.cuts import ALL, Cut
 from anynorm.core.update_rules import Frozen
 from anynorm.kernels.sync import AllReduce, NoSync
+from anynorm.layers.morphing import MorphingNorm
 from anynorm.layers.norm import Norm
 from anynorm.layers.running_stats import STAT_PREFIXES
 from anynorm.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
@@ -149,15 +150,19 @@ def class_specific_tensors(norm: Norm) -> list[str]:
 
 
 def _read_anynorm(norm: Norm) -> NormInfo:
-    names = [*PARAMETER_NAMES, "num_batches_tracked", *class_specific_tensors(norm)]
+    norm_spec, tensors = norm.norm_spec, _tensors(norm, *PARAMETER_NAMES, "num_batches_tracked", *class_specific_tensors(norm))
+    if isinstance(norm, MorphingNorm):  # described as it is now, by a norm with fixed mixing weights
+        t = "" if norm.t.is_meta else f" (t = {float(norm.t):.2f})"
+        norm_spec = replace(norm_spec, name=f"morphing {norm.spec}{t}")
+        tensors = {**_tensors(norm, "num_batches_tracked"), **norm.tensors()}
     return NormInfo(
-        norm.norm_spec,
+        norm_spec,
         norm.num_features,
         norm.eps,
         update_rule=norm.update_rule,
         track_running_stats=norm.track_running_stats,
         sync_group=norm.sync_group,
-        tensors=_tensors(norm, *names),
+        tensors=tensors,
         running_stats={norm.cuts[index]: norm.running_stats(index) for index in norm.tracked_cuts},
         activation=norm.activation,
         single_value=norm.single_value,

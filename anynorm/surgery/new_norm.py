@@ -83,12 +83,17 @@ def share_tensors(old: nn.Module, new: nn.Module) -> None:
             new._buffers[name] = buffer
 
 
-def copy_hooks_and_parametrizations(old: nn.Module, new: nn.Module) -> None:
-    """Copy hooks and parametrizations from one module to another; the mode of the children is not changed."""
-    modes = {child: child.training for child in new.children()}
+def copy_hooks(old: nn.Module, new: nn.Module) -> None:
+    """Copy hooks from one module to another."""
     for name, hooks in vars(old).items():
         if name.endswith(("hooks", "hooks_with_kwargs", "hooks_always_called")) and isinstance(hooks, dict) and hooks:
             vars(new)[name] = hooks
+
+
+def copy_hooks_and_parametrizations(old: nn.Module, new: nn.Module) -> None:
+    """Copy hooks and parametrizations from one module to another; the mode of the children is not changed."""
+    modes = {child: child.training for child in new.children()}
+    copy_hooks(old, new)
     for name, parametrizations in getattr(old, "parametrizations", {}).items():
         if getattr(new, name, None) is not None:
             for parametrization in parametrizations:

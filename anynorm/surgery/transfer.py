@@ -51,7 +51,7 @@ def transfer(info: NormInfo, norm: Norm, *, parametrized: bool = False) -> Trans
         The names of the tensors that were transferred, and of those that were not.
     """
     result = Transfer()
-    _transfer_affine(info, norm, result)
+    transfer_affine(info, norm, result)
     _transfer_running_stats(info, norm, result)
     _transfer_mixing(info, norm, result)
     _transfer_class_specific(info, norm, result)
@@ -83,11 +83,12 @@ def _rescale(info: NormInfo, norm: Norm) -> bool:
     return True
 
 
-def _transfer_affine(info: NormInfo, norm: Norm, result: Transfer) -> None:
+def transfer_affine(info: NormInfo, norm: Norm, result: Transfer) -> None:
+    """Copy γ and β of an old norm into a new norm, and add to `result` what was transferred."""
     tensors = info.tensors
     shared = [tensors[name] for name in _SHARED_AFFINE] if "weight" in tensors and "bias" in tensors else None
     if "weight" in tensors and shared is None:  # torch's bias=False
-        shared = [tensors["weight"], torch.zeros_like(tensors["weight"])]
+        shared = [tensors["weight"], torch.zeros_like(tensors["weight"], requires_grad=tensors["weight"].requires_grad)]
     per_class = [tensors[name] for name in _CLASS_AFFINE] if "class_weight" in tensors else None
     if shared is None and per_class is None:
         _reset_class_affine(norm)
@@ -108,7 +109,9 @@ def _transfer_affine(info: NormInfo, norm: Norm, result: Transfer) -> None:
 def _fill_affine(norm: Norm, shared: list[Tensor] | None, per_class: list[Tensor] | None) -> None:
     """Fill the affine of a norm; the old norm has equally many classes, or none."""
     if per_class is not None and shared is not None and norm.weight is None:
-        per_class, shared = list(chain((shared[0], shared[1]), (per_class[0], per_class[1]))), None
+        is_trained = any(tensor.requires_grad for tensor in (*shared, *per_class))
+        merged = chain((shared[0], shared[1]), (per_class[0], per_class[1]))
+        per_class, shared = [tensor.requires_grad_(is_trained) for tensor in merged], None
     if per_class is not None:
         _fill(norm, _CLASS_AFFINE, per_class)
     elif norm.weight is None and shared is not None:
@@ -162,7 +165,7 @@ def _running_stats_of(info: NormInfo, norm: Norm, index: int) -> tuple[Tensor, T
     channel_parts = cut.channels or norm.num_features
     if norm.norm_spec.mean and not info.norm_spec.mean:
         return None
-    for old, stats in info.running_stats.items():
+    for old, stats in sorted(info.running_stats.items(), key=lambda pair: pair[0] != cut):  # the same cut first
         mean, var = stats if norm.norm_spec.mean else _about_zero(info, stats)
         if mean is None and var is None:
             continue

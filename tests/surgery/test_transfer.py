@@ -150,3 +150,22 @@ def test_running_statistics_that_cannot_be_transferred_are_named_with_what_to_do
     assert not_transferred(nn.GroupNorm(4, 8), "bn") == ["running statistics (the old norm has none: recalibrate)"]
     assert not_transferred(anynorm.make("sn", 8), "bn") == ["λ"]
     assert not_transferred(nn.BatchNorm2d(8), "bn.none") == ["γ, β"]
+
+
+def test_running_statistics_of_the_same_cut_are_preferred_to_those_pooled_from_a_finer_one():
+    model: Any = nn.Sequential(anynorm.make("bn/bn+en", 8))
+    model(data(4, 8, 2, 2))
+    exact = model[0].running_var_2.clone()
+    anynorm.convert(model, "hn:1")
+    assert torch.equal(model[0].running_var, exact)
+
+
+@pytest.mark.parametrize(("old", "new"), [("sabn@3", "ccbn@3"), ("bn.nobias", "bn")])
+def test_an_affine_that_is_computed_from_a_trained_one_is_trained_too(old, new):
+    model: Any = nn.Sequential(anynorm.make(old, 8))
+    anynorm.convert(model, new, "all")
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    for parameter in (model := nn.Sequential(anynorm.make(old, 8))).parameters():
+        parameter.requires_grad_(False)
+    anynorm.convert(model, new, "all")
+    assert not any(parameter.requires_grad for parameter in model.parameters())

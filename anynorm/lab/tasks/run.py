@@ -41,7 +41,7 @@ class TrainResult(NamedTuple):
 
 def make_trainer(config: Config, hardware: Hardware | None = None) -> Trainer:
     """Return a trainer of the task that a configuration names, before the first step."""
-    return Trainer(config, make_task(config), hardware)
+    return Trainer(config, make_task(config.at_start()), hardware)
 
 
 def train(
@@ -59,12 +59,12 @@ def train(
         config: the configuration of the run.
         folder: the folder of the checkpoint and artifacts; training resumes from the checkpoint if it exists. None to write no
             files.
-        task: the task to train; None for the task of `config.task`.
+        task: the task to train, with the norms of `config.at_start()`; None for the task of `config.task`.
         hardware: the hardware to train on; the CPU by default.
         seconds: minimum time between checkpoints.
         callback: a function that is called with the trainer after every step.
     """
-    trainer = Trainer(config, make_task(config) if task is None else task, hardware)
+    trainer = Trainer(config, make_task(config.at_start()) if task is None else task, hardware)
     return TrainResult(trainer, fit(trainer, folder, seconds=seconds, callback=callback))
 
 

@@ -7,7 +7,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from anynorm.lab.training.norm_layout import Layout
 from anynorm.lab.training.options import Options
 from anynorm.lab.training.schedules import Schedule, parse_schedule, warmup_factor
 from anynorm.lab.training.value_types import field_types, plain_value
+from anynorm.registry import parse
 
 LR_SCALINGS: dict[str, Callable[[float], float]] = {"linear": lambda ratio: ratio, "sqrt": math.sqrt, "none": lambda _: 1.0}
 """Rules that scale the learning rate: functions of the ratio of the batch size to the base batch size."""
@@ -70,6 +71,8 @@ class Config:
         color_jitter: range of the random change of brightness, contrast and saturation of streamed images; 0 for no change.
         skip_unreadable: whether to leave out image files that cannot be decoded instead of raising an error.
         compile: whether to compile networks with `torch.compile`.
+        morph_from: spec of the norms with which training starts; over the first 80 % of the steps they become those of `norm`, by
+            `anynorm.morph`. "" to train with `norm` from the start.
 
     Raises:
         SpecError: if a value is outside its range.
@@ -114,11 +117,15 @@ class Config:
     compile: bool = False
     num_validation: int = 0
     initialization: str = "default"
+    morph_from: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", {name: plain_value(value) for name, value in self.option_values.items()})
         object.__setattr__(self, "schedule", str(parse_schedule(str(self.schedule))))
         Layout.parse(self.norm, self.batch_size, num_classes=1)
+        if self.morph_from:
+            for spec in (self.norm, self.morph_from):
+                parse(spec, batch_size=self.batch_size)
         named_choices = (("optimizer", OPTIMIZERS), ("precision", PRECISIONS), ("initialization", INITIALIZATIONS))
         for name, choices in named_choices:
             if getattr(self, name) not in choices:
@@ -139,6 +146,10 @@ class Config:
     def _check(self, name: str, valid: bool, wanted: str) -> None:
         if not valid:
             raise SpecError(f"{name} must be {wanted}; got {getattr(self, name)}.")
+
+    def at_start(self) -> Config:
+        """Return the configuration of the networks with which training starts; see `morph_from`."""
+        return replace(self, norm=self.morph_from, morph_from="") if self.morph_from else self
 
     @property
     def option_values(self) -> dict[str, Any]:

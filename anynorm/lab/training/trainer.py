@@ -27,10 +27,15 @@ from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.loggers import Logger, NoLogger, TensorBoardLogger
 from anynorm.lab.training.sampler import Sampler
 from anynorm.lab.training.task import Metrics, Optimizers, Task, check_metrics
+from anynorm.layers.morphing import Ramp
 from anynorm.layers.norm import Norm
+from anynorm.registry import parse
+from anynorm.surgery.morph import Morph, finish_layers, morph
 from anynorm.surgery.sync import sync
 
 CHECKPOINT_VERSION = 2
+MORPH_STOP = 0.8
+"""Finished fraction of the training at which norms have become those of `Config.norm` (`Config.morph_from`)."""
 
 
 class Trainer:
@@ -49,6 +54,7 @@ class Trainer:
         steps: number of steps of all epochs, on which schedules depend.
         end: number of steps after which training stops; smaller than `steps` if `config.stop_epoch` is set.
         curve: the metrics of each evaluation.
+        morph: the gradual replacement of the norms; None without `config.morph_from`.
 
     Raises:
         DataError: if a step needs more samples than the task has.
@@ -71,6 +77,7 @@ class Trainer:
         for module in self.task.modules():
             if isinstance(module, Norm):
                 module.set_total_steps(self.steps * self.task.micro_batches_per_step)
+        self.morph = self._morph() if config.morph_from not in ("", config.norm) else None
         self.task.to(self.fabric.device)
         self.processes.broadcast_tensors([*self.task.parameters(), *self.task.buffers()])
         self.averages = _make_averages(self.task, config.ema_decay)
@@ -130,11 +137,25 @@ class Trainer:
         with _onednn(enabled=self._uses_onednn):
             metrics: Metrics = self.task.training_step(self)
         check_metrics(f"{type(self.task).__name__}.training_step", metrics)
+        if self.morph is not None:
+            self.morph.advance_to(self.step + 1)
         for name, average in self.averages.items():
             update_average(average, self.task.get_submodule(name), self.config.ema_decay)
         self.curve.add(self.step, metrics)
         self.step += 1
         self.task.is_trained = self.step >= self.end
+
+    def _morph(self) -> Morph:
+        spec = parse(self.config.norm, batch_size=self.config.batch_size)
+        ramp = Ramp(stop=MORPH_STOP)
+        return morph(self.task, spec, "all", steps=self.end, schedule=ramp, groups="nearest")
+
+    def finish_morph(self) -> None:
+        """Replace the layers that `Config.morph_from` left between two norms by those of `Config.norm`, after the last step."""
+        if self.morph is not None:
+            self.morph.finish()
+            for average in self.averages.values():
+                finish_layers(average)
 
     def evaluate(self) -> dict[str, bytes]:
         """Evaluate the networks, add a point to the curve, and return the artifacts of the task by file name.
@@ -288,6 +309,7 @@ def fit(
     finally:
         trainer.task.close()
         logger.close()
+    trainer.finish_morph()  # not before: checkpoints have the layers in between
     return ""
 
 

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import anynorm
-from anynorm.integrations.lightning import EstimationShiftMonitor, Recalibration
+from anynorm.integrations.lightning import EstimationShiftMonitor, Morphing, Recalibration
 from tests.helpers import same
 
 # Lightning itself: loaders without workers, and few batches
@@ -174,3 +174,39 @@ def test_the_callbacks_run_in_a_trainer_of_pytorch_lightning():
     trainer.fit(module, *loaders())
     same(module.inner.means[-1], population_mean(module.inner), rtol=1e-4, atol=1e-5)
     assert "estimation_shift/inner.network.1" in trainer.callback_metrics
+
+
+def morphed(steps):
+    module = Module()
+    return module, anynorm.morph(module, "gn:4", steps=steps)
+
+
+def test_a_morph_counts_optimizer_steps_and_ends_with_the_new_layers(tmp_path):
+    module, report = morphed(4)
+    progress = []
+    record = pl.callbacks.LambdaCallback(on_train_batch_start=lambda *_: progress.append(report.t))
+    fit(module, [record, Morphing(report)], accumulate_grad_batches=2)
+    assert progress == [0, 0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
+    assert report.is_finished
+    assert module.network[1].spec == "gn:4"
+
+
+def test_a_morph_resumes_from_a_checkpoint_at_its_t(tmp_path):
+    module, report = morphed(8)
+    fit(module, [Morphing(report)], max_epochs=1).save_checkpoint(tmp_path / "half.ckpt")
+    assert report.t == 0.5
+    resumed, report = morphed(8)
+    progress = []
+    record = pl.callbacks.LambdaCallback(on_train_batch_start=lambda *_: progress.append(report.t))
+    trainer = pl.Trainer(callbacks=[record, Morphing(report)], max_epochs=2, **QUIET)
+    trainer.fit(resumed, *loaders(), ckpt_path=tmp_path / "half.ckpt")
+    assert progress == [0.5, 0.625, 0.75, 0.875]
+    assert report.is_finished
+    assert resumed.network[1].spec == "gn:4"
+
+
+def test_a_morph_with_an_optimizer_needs_no_callback():
+    module = Module()
+    report = anynorm.morph(module, "gn:4", steps=2, optimizer=module.configure_optimizers())
+    with pytest.raises(anynorm.SurgeryError, match="pass no optimizer to morph for a callback"):
+        Morphing(report)

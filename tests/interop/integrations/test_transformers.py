@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
 import anynorm
-from anynorm.integrations.transformers import EstimationShiftCallback, RecalibrationCallback
+from anynorm.integrations.transformers import EstimationShiftCallback, MorphCallback, RecalibrationCallback
 from tests.helpers import same
 
 # transformers itself: memory pinned without an accelerator
@@ -104,3 +104,25 @@ def test_a_model_without_running_statistics_is_left_alone():
     model, control = Model("gn:4"), SimpleNamespace(should_evaluate=True)
     RecalibrationCallback().on_step_end(None, None, control, model=model, train_dataloader=None)
     EstimationShiftCallback(trainer=None).on_evaluate(None, None, control, model=model, eval_dataloader=None)
+
+
+def test_a_morph_counts_optimizer_steps_and_ends_with_the_new_layers(arguments):
+    model = Model()
+    report = anynorm.morph(model, "gn:4", steps=4)
+    train(model, arguments, [MorphCallback(report)], gradient_accumulation_steps=2)
+    assert report.is_finished
+    assert model.network[1].spec == "gn:4"
+
+
+def test_a_morph_resumes_from_a_checkpoint_bit_for_bit(arguments, tmp_path):
+    arguments.save_strategy = "epoch"
+    whole = Model()
+    train(whole, arguments, [MorphCallback(anynorm.morph(whole, "gn:4", steps=8))])
+    half = next(path for path in tmp_path.iterdir() if path.name.endswith("-4"))
+    resumed = Model()
+    report = anynorm.morph(resumed, "gn:4", steps=8)
+    trainer = Trainer(resumed, arguments, train_dataset=Images(), eval_dataset=Images(), callbacks=[MorphCallback(report)])
+    trainer.train(resume_from_checkpoint=str(half))
+    assert report.is_finished
+    for name, value in whole.state_dict().items():
+        assert torch.equal(resumed.state_dict()[name], value), name

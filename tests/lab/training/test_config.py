@@ -47,7 +47,7 @@ def test_the_defaults_are_those_that_stored_runs_were_identified_by():
         "warmup_epochs": 0.0, "label_smoothing": 0.0, "mixup": 0.0, "crop": 0, "flip": False, "cutout": 0, "precision": "32",
         "ema_decay": 0.0, "devices": 1, "sync": False, "seed": 0, "image_size": 64, "source_hash": "", "num_test": None,
         "num_evals": 20, "stop_epoch": None, "task": "classification", "options": {}, "nesterov": False, "decay_norms": True,
-        "min_area": 0.0, "color_jitter": 0.0, "skip_unreadable": False, "compile": False, "num_validation": 0,
+        "min_area": 0.0, "color_jitter": 0.0, "skip_unreadable": False, "compile": False, "num_validation": 0, "morph_from": "",
         "initialization": "default",
     }  # fmt: skip
 
