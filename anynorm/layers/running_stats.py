@@ -30,9 +30,9 @@ from anynorm.layers.accumulation import Accumulator
 
 _TRANSFORM_MESSAGE = (
     "The running statistics cannot be updated in this transform of torch.func, because they are not among the arguments of the "
-    "transformed function. Pass them: torch.func.functional_call(model, (params, buffers), x), with vmap one set per model as from "
-    "torch.func.stack_module_state. Or call model.eval(), construct the norm with track_running_stats=False, or use a norm that "
-    "does not pool over samples (gn, ln, in). Layer {spec} with {num_features} channels."
+    "transformed function. Pass them: torch.func.functional_call(model, (params, buffers), x), with vmap one set per model "
+    "as from torch.func.stack_module_state. Or call model.eval(), construct the norm with track_running_stats=False, or use "
+    "a norm that does not pool over samples (gn, ln, in). Layer {spec} with {num_features} channels."
 )
 STAT_PREFIXES = ("running_", "num_batches_", "num_values_")
 """Prefixes of the names of the buffers of running statistics; other buffers belong to subclasses."""
@@ -218,7 +218,7 @@ class RunningStats(nn.Module):
         if self.num_batches_tracked is None and not isinstance(self._update_rule, Running):
             return  # as in torch: without a counter, a cumulative average is not updated
         present = ~(new_values <= MIN_PRESENT_COUNT)  # also if it is NaN, as in ModeNorm
-        is_first = torch.ones((), dtype=torch.bool, device=new_values.device)
+        is_first = new_values.new_ones((), dtype=torch.bool)
         if torch.compiler.is_compiling() and not is_exporting():
             is_first = ~recomputing(new_values)
         observations = {index: self._observe(index, batch) for index in self._stat_names}
@@ -234,7 +234,7 @@ class RunningStats(nn.Module):
 
     @staticmethod
     def _can_count_skipped(counter: Tensor) -> bool:
-        """Whether `num_batches_skipped` can change: not if a function transform has all other buffers as arguments (state_dict)."""
+        """Whether `num_batches_skipped` can change: not if a transform has only the buffers of a state_dict as arguments."""
         return torch.compiler.is_compiling() or is_transformed(counter) or not is_in_function_transform()
 
     def _update_by_accumulated(self, accumulator: Accumulator, condition: Tensor) -> None:

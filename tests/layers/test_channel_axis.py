@@ -92,7 +92,7 @@ def test_any_axis_of_a_feature_map_may_hold_the_channels(spec, axis, equal):
     assert make(spec, channel_axis=axis)(x.movedim(1, equal).contiguous()).is_contiguous() or equal == 2
 
 
-@pytest.mark.parametrize("spec", ["pn", "rms", "gn:4"])
+@pytest.mark.parametrize("spec", ["pn", "rms", "gn:4", "gw:4"])
 def test_channels_in_the_second_last_axis_keep_the_strides_of_the_input(spec):
     x = data(4, 16, 3, 5).movedim(1, 2).contiguous()
     y = make(spec, channel_axis=2)(x)
