@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("triton", reason="needs the dev extra")
-from triton.runtime import interpreter
 
 import anynorm
 from anynorm import kernels

@@ -25,7 +25,22 @@ MAX_VALUES = 6000
 VALUES = ("normal",) * 8 + ("offset", "constant", "tiny", "large", "infinite")
 """What x is like: a mean of 100 standard deviations, constant rows, a variance far below or above ε, an infinite value."""
 ZOO = [entry.spec for entry in anynorm.zoo()]
-SUFFIXES = ["", "", "", "", ".none", ".nobias", ".cc@3", ".sa@3", ".style", ".sastyle", ".dom@3", ".aux@3", ".saaux@3", ".domnone@3"]
+SUFFIXES = [
+    "",
+    "",
+    "",
+    "",
+    ".none",
+    ".nobias",
+    ".cc@3",
+    ".sa@3",
+    ".style",
+    ".sastyle",
+    ".dom@3",
+    ".aux@3",
+    ".saaux@3",
+    ".domnone@3",
+]
 
 
 def named_cuts(n: int, c: int, s: int) -> dict[str, str]:
