@@ -112,6 +112,13 @@ bench: setup
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; done
 	$(BIN)/python benchmarks/report.py
 
+# Compare random passes of all kernels with the float64 definition; a run with the same seed goes on where the last one stopped.
+# The kills and the memory: $(BIN)/python -m tests.soak.kill, $(BIN)/python -m tests.soak.steady.
+.PHONY: soak
+MINUTES ?= 30
+soak: setup
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) --json benchmarks/results/soak.json
+
 # Generate records/README.md and the results in README.md, docs/papers/README.md and docs/guide/robustness.md from the records.
 results: setup
 	$(BIN)/python -m tools.results

@@ -9,7 +9,14 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/version.h>
 
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13  // with earlier versions, compiled autograd raises an error
+#define ANYNORM_COMPILED_AUTOGRAD
+#include <torch/csrc/dynamo/compiled_autograd.h>
+#endif
+
+#include <algorithm>
 #include <mutex>
 
 #include "passes.h"
@@ -37,7 +44,15 @@ NodePointer pointer_to(N* node) {
 
 OptionalTensor optional(const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; }
 
-// Compute gradients by the reference, so that they can be differentiated again.
+// Whether the kernels can read the values of a tensor: it is neither batched by a transform nor traced.
+bool has_values(const Tensor& tensor) {
+  constexpr c10::DispatchKeySet transformed({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper,
+                                             c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
+                                             c10::DispatchKey::ZeroTensor});
+  return !tensor.defined() || (tensor.has_storage() && !tensor.key_set().has_any(transformed));
+}
+
+// Compute gradients by the reference, so that they can be differentiated again, or for a batch of dy.
 variable_list differentiable_backward(const Plan& plan, const Inputs& inputs, const Tensor& y, const Tensor& stats,
                                       const Tensor& labels, const Members& members, const Tensor& dy,
                                       const Needs& needs) {
@@ -54,7 +69,7 @@ variable_list differentiable_backward(const Plan& plan, const Inputs& inputs, co
   torch::jit::Stack stack;
   torch::jit::push(stack, inputs[X], params, optional(y), running, optional(labels), plan.spec, plan.eps, plan.slope,
                    plan.group, optional(members.tensor), members.num_samples, dy, needed);
-  reference.callBoxed(stack);
+  reference.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::AutogradCPU), &stack);  // vmap has no rule for it
   std::vector<Tensor> computed = stack.back().toTensorVector();
   variable_list grads(NUM_INPUTS);
   for (size_t i = 0, next = 0; i < NUM_INPUTS; i++)
@@ -89,14 +104,77 @@ struct NormalizeBackward : torch::autograd::Node {
     const Tensor& x = unpacked[X];
     TORCH_CHECK(x.scalar_type() == dy[0].scalar_type(), "anynorm: x was saved as ", dy[0].scalar_type(), "; got ",
                 x.scalar_type());
-    if (at::GradMode::is_enabled())
+    bool is_transformed =
+        !has_values(dy[0]) || !has_values(saved_y) || !std::all_of(unpacked.begin(), unpacked.end(), has_values);
+    if (at::GradMode::is_enabled() || is_transformed)
       return differentiable_backward(*plan, unpacked, saved_y, saved_stats, labels, members, dy[0], needs);
     at::AutoDispatchBelowADInplaceOrView guard;
     unpacked[RESIDUAL] = saved_y;  // only whether there is one
     Inputs grads = run_backward(*plan, unpacked, saved_y, saved_stats, labels, dy[0], needs, members);
     return variable_list(grads.begin(), grads.end());
   }
+
+#ifdef ANYNORM_COMPILED_AUTOGRAD
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    TORCH_CHECK_NOT_IMPLEMENTED(!members.tensor.defined(),
+                                "anynorm: compiled autograd does not support a mask or batch_index; "
+                                "call backward outside of it");
+    for (const SavedVariable& input : inputs) args.collect(input, /*is_output=*/false);
+    args.collect(y, /*is_output=*/true);
+    args.collect(stats, /*is_output=*/false);
+    args.collect(labels);
+    for (int64_t number : plan->spec) args.collect(number);
+    args.collect(plan->eps);
+    args.collect(plan->slope);
+    args.collect(plan->group);
+    args.collect(plan->p.num_stats);
+    for (size_t i = 0; i < NUM_INPUTS; i++) args.collect(task_should_compute_output(i));
+  }
+
+  // Called with tensors of a trace in place of the saved ones: call the operator of the compiler.
+  variable_list apply_with_saved(const variable_list& dy, torch::dynamo::autograd::SwapSavedVariables& saved) override {
+    auto swap = [&](auto&& f) {
+      for (SavedVariable& input : inputs) f(input);
+      f(y);
+      f(stats);
+      f(labels);
+    };
+    swap([&](auto& variable) { saved.before(variable); });
+    variable_list grads = dy[0].defined() ? traced_backward(dy[0]) : variable_list(NUM_INPUTS);
+    swap([&](auto& variable) { saved.after(variable); });
+    return grads;
+  }
+
+  variable_list traced_backward(const Tensor& dy) {
+    static const auto backward = c10::Dispatcher::singleton().findSchemaOrThrow("anynorm_native::backward", "");
+    Tensor x = inputs[X].unpack(), saved_y = y.unpack(pointer_to(this)), saved_stats = stats.unpack();
+    if (!saved_stats.defined())  // the kernels compute them again
+      saved_stats = at::zeros({2 * plan->p.num_stats + plan->p.num_domains()}, x.options().dtype(at::kDouble));
+    OptionalTensors params;
+    for (int i = WEIGHT; i < RESIDUAL; i++) params.push_back(optional(inputs[i].unpack()));
+    params.push_back(saved_y.defined() ? OptionalTensor(x) : std::nullopt);  // only whether there is a residual
+    c10::List<bool> needed;
+    for (size_t i = 0; i < NUM_INPUTS; i++) needed.push_back(task_should_compute_output(i));
+    torch::jit::Stack stack;
+    torch::jit::push(stack, dy, x, params, optional(saved_y), saved_stats, optional(labels), plan->spec, plan->eps,
+                     plan->slope, plan->group, needed);
+    backward.callBoxed(stack);
+    std::vector<Tensor> computed = stack.back().toTensorVector();
+    variable_list grads(NUM_INPUTS);
+    for (size_t i = 0, next = 0; i < NUM_INPUTS; i++)
+      if (needed.get(i)) grads[i] = computed[next++];
+    return grads;
+  }
+#endif
 };
+
+// Whether a mask hides all values of a domain that has samples: then the layer raises an error.
+bool hides_a_domain(const Plan& plan, const Tensor& stats, const Tensor& labels, const Members& members) {
+  if (!members.tensor.defined() || !members.is_mask() || !labels.defined() || !plan.p.domains) return false;
+  const double* counts = stats.const_data_ptr<double>() + 2 * plan.p.num_stats;
+  const int64_t* values = labels.const_data_ptr<int64_t>();
+  return std::any_of(values, values + labels.numel(), [&](int64_t domain) { return counts[domain] == 0; });
+}
 
 // Add the node to the autograd graph, if an input needs a gradient.
 void record(const PlanPointer& plan, const Inputs& inputs, Tensor& y, const Tensor& stats, const Tensor& labels,
@@ -232,7 +310,8 @@ PyObject* normalize(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
     {
       at::AutoDispatchBelowADInplaceOrView guard;
       std::tie(y, stats) = run_forward(*plan, inputs, buffers, labels, members);
-      if (momentum >= 0) buffers.update(*plan, stats, optional(num_batches), optional(num_skipped), momentum);
+      if (momentum >= 0 && !hides_a_domain(*plan, stats, labels, members))
+        buffers.update(*plan, stats, optional(num_batches), optional(num_skipped), momentum);
     }
     record(plan, inputs, y, stats, labels, members);
   }

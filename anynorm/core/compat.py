@@ -6,6 +6,7 @@ a function transform or a dispatch mode is active. All uses of private names of 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,17 @@ from torch import Tensor, nn
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """Whether a tensor is the argument of a transform of torch.func, such as vmap or grad."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+    """Whether a tensor is the argument of a transform of torch.func, such as vmap or grad, or a batch of gradients."""
+    functorch = torch._C._functorch
+    return bool(functorch.is_functorch_wrapped_tensor(tensor) or functorch.is_legacy_batchedtensor(tensor))
+
+
+def is_distributed(tensor: Tensor) -> bool:
+    """Whether a tensor is a DTensor, which operations do not combine with plain tensors."""
+    if type(tensor) is Tensor or torch.compiler.is_compiling():
+        return False
+    module = sys.modules.get("torch.distributed.tensor")  # importing it takes a second
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def is_transforming() -> bool:

@@ -34,6 +34,7 @@ from anynorm.kernels.reference import at_least_float32 as at_least_float32
 from anynorm.kernels.reference import coefficients as coefficients
 from anynorm.kernels.reference import compute_dtype as compute_dtype
 from anynorm.kernels.reference import finish as finish
+from anynorm.kernels.reference import in_layout_of as in_layout_of
 from anynorm.kernels.reference import moments as moments
 from anynorm.kernels.reference import normalize_by as normalize_by
 
@@ -163,7 +164,7 @@ def _normalize_positions(spec: ForwardSpec, x: Tensor, params: Params, buffers: 
         params = params._replace(residual=params.residual.movedim(1, -1).reshape(-1, x.shape[1]))
     y, batch = normalize(spec, vectors.reshape(-1, x.shape[1]), params, buffers)
     y = y.reshape(vectors.shape).movedim(-1, 1)
-    return reference.with_strides_of(x, y.contiguous() if x.is_contiguous() else y), batch
+    return reference.in_layout_of(x, y.contiguous() if x.is_contiguous() else y), batch
 
 
 def _check_tensors(x: Tensor, params: Params, name: str) -> None:

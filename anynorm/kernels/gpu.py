@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from anynorm.core.activation import Activation
+from anynorm.core.compat import is_transformed
 from anynorm.core.mixing import Argmax
 from anynorm.kernels import reference
 from anynorm.kernels.gpu_pass import Pass
@@ -87,7 +88,7 @@ class _Normalize(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         spec, (x, y, _, _, _, *params), needs_dresidual = ctx.call.spec, ctx.saved_tensors, ctx.needs_input_grad[-1]
-        if torch.is_grad_enabled():  # to be differentiated again
+        if torch.is_grad_enabled() or is_transformed(dy):  # to be differentiated again, or for a batch of dy
             if y is not None:
                 dy, spec = _activation_gradient(spec.activation, y.detach(), dy), spec.without_activation
             fixed, needed = ctx.call.fixed_buffers(), ctx.needs_input_grad[1:]

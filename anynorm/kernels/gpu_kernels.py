@@ -388,11 +388,19 @@ def _read(running, slot, mask):
 
 
 @triton.jit
+def _store(pointer, value, mask):
+    """Store float64 values; in bfloat16 by way of float32, since the interpreter has no conversion from float64."""
+    if pointer.dtype.element_ty == tl.bfloat16:
+        value = value.to(tl.float32)
+    tl.store(pointer, value, mask=mask)
+
+
+@triton.jit
 def _update(running, slot, new, momentum, largest, mask):
     """Update running statistics by finite values: s ← (1 − momentum) s + momentum new, as `Running` in `core/update_rules.py`."""
     if running is not None:
         mask = mask & (tl.abs(new) <= largest)
-        tl.store(running + slot, (1 - momentum) * _read(running, slot, mask) + momentum * new, mask=mask)
+        _store(running + slot, (1 - momentum) * _read(running, slot, mask) + momentum * new, mask)
 
 
 @triton.jit
@@ -696,7 +704,7 @@ def _reduce(
             weight = _weight(logits, tl.where(keep, channel, 0) // (shape.c // NORM.groups), INDEX, NUM, NORM)
             total += tl.sum(tl.where(weight == 0, 0.0, weight * values), 1)
         if out is not None:
-            tl.store(out + row * width + part, total, mask=part < width)
+            _store(out + row * width + part, total, part < width)
     return pid - rows * blocks
 
 

@@ -44,7 +44,7 @@ from torch import Tensor
 
 from anynorm.core.activation import Activation
 from anynorm.core.affine import Coefficients, chain, inverse_std
-from anynorm.core.compat import is_exporting, is_transformed
+from anynorm.core.compat import is_distributed, is_exporting, is_transformed
 from anynorm.core.mixing import mix
 from anynorm.core.moments import Moments, about_zero, expand_parts, pool_samples, table_dtype
 from anynorm.core.update_rules import as_tables
@@ -207,6 +207,14 @@ def with_strides_of(x: Tensor, y: Tensor) -> Tensor:
     return y.as_strided(x.shape, x.stride()) if all(size == 1 or a == b for size, a, b in lengths) else y
 
 
+def in_layout_of(x: Tensor, y: Tensor) -> Tensor:
+    """Return y with the strides of a dense x, as a copy if they differ; in transforms and traces, y itself."""
+    if torch.compiler.is_compiling() or is_transformed(x):
+        return y
+    y = with_strides_of(x, y)
+    return y if y.stride() == x.stride() else torch.empty_like(x).copy_(y)
+
+
 def compute_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype of the computation: float32 for half-precision x, because 300² overflows float16."""
     return x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
@@ -275,8 +283,11 @@ def _centered_moments(centered: Tensor, center: Tensor, x: Tensor, ragged: Ragge
 
 
 def _count(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the number of values per row of a tensor from `as_rows`."""
-    return torch.full((1, 1, 1), rows.shape[2] * rows.shape[4], dtype=dtype, device=rows.device)
+    """Return the number of values per row of a tensor from `as_rows`; a DTensor for one."""
+    count = rows.shape[2] * rows.shape[4]
+    if is_distributed(rows):
+        return rows.new_full((1, 1, 1), count, dtype=dtype)
+    return torch.full((1, 1, 1), count, dtype=dtype, device=rows.device)
 
 
 def scale(

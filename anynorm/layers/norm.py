@@ -43,6 +43,7 @@ from anynorm.layers.validation import (
     check_batch,
     check_counts,
     check_input,
+    check_not_expanded,
     check_residual,
     has_single_value,
     may_have_single_value,
@@ -368,6 +369,9 @@ class Norm(RunningStats):
             tensors = [params[name] for name in PARAMETER_FIELDS]
         except KeyError:  # parametrized tensors are not in `_parameters` (torch.nn.utils.parametrize)
             tensors = [getattr(self, name) for name in PARAMETER_FIELDS]
+        first = tensors[2] if tensors[0] is None else tensors[0]
+        if first is not None and type(first) is not nn.Parameter:
+            check_not_expanded(self, first)
         style = condition if self.norm_spec.takes_style else (None, None)
         return Params(*tensors, *style, residual)  # type: ignore[call-arg]
 

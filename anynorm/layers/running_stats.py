@@ -19,15 +19,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.core.compat import is_exporting, is_recomputing, recomputing
+from anynorm.core.compat import is_exporting, is_in_function_transform, is_recomputing, is_transformed, recomputing
 from anynorm.core.moments import MIN_PRESENT_COUNT, Moments, pool_samples, table_dtype
 from anynorm.core.spec import NormSpec
 from anynorm.core.update_rules import Interpolation, Observation, Running, Stats, UpdateRule, as_tables, from_momentum
-from anynorm.errors import SpecError
+from anynorm.errors import AnynormError, SpecError
 from anynorm.kernels.interface import BatchStats, BufferPair
 from anynorm.kernels.sync import NoSync, SyncGroup
 from anynorm.layers.accumulation import Accumulator
 
+_TRANSFORM_MESSAGE = (
+    "The running statistics cannot be updated in this transform of torch.func, because they are not among the arguments of the "
+    "transformed function. Pass them: torch.func.functional_call(model, (params, buffers), x), with vmap one set per model "
+    "as from torch.func.stack_module_state. Or call model.eval(), construct the norm with track_running_stats=False, or use "
+    "a norm that does not pool over samples (gn, ln, in). Layer {spec} with {num_features} channels."
+)
 STAT_PREFIXES = ("running_", "num_batches_", "num_values_")
 """Prefixes of the names of the buffers of running statistics; other buffers belong to subclasses."""
 
@@ -196,8 +202,15 @@ class RunningStats(nn.Module):
 
     def update_running_stats(self, batch: BatchStats) -> None:
         """Update the running statistics by one batch, all or none; those of a domain without samples are not changed."""
-        if not batch.is_updated and batch.pooled_samples and self.updates_running_stats and not is_recomputing():
+        if batch.is_updated or not batch.pooled_samples or not self.updates_running_stats or is_recomputing():
+            return
+        if torch.compiler.is_compiling() or not is_in_function_transform():
             self._update(batch)
+            return
+        try:
+            self._update(batch)
+        except RuntimeError as error:
+            raise AnynormError(_TRANSFORM_MESSAGE.format(spec=self.norm_spec, num_features=self.num_features)) from error
 
     @torch.no_grad()
     def _update(self, batch: BatchStats) -> None:
@@ -207,13 +220,13 @@ class RunningStats(nn.Module):
         if self.num_batches_tracked is None and not isinstance(self._update_rule, Running):
             return  # as in torch: without a counter, a cumulative average is not updated
         present = ~(new_values <= MIN_PRESENT_COUNT)  # also if it is NaN, as in ModeNorm
-        is_first = torch.ones((), dtype=torch.bool, device=new_values.device)
+        is_first = new_values.new_ones((), dtype=torch.bool)
         if torch.compiler.is_compiling() and not is_exporting():
             is_first = ~recomputing(new_values)
         observations = {index: self._observe(index, batch) for index in self._stat_names}
         present, finite = present & is_first, self._has_finite(observations)
         in_sequence = self.micro_batch_size is not None
-        if self.num_batches_skipped is not None:
+        if self.num_batches_skipped is not None and self._can_count_skipped(self.num_batches_skipped):
             skipped = present & ~finite
             self.num_batches_skipped.add_(skipped.sum() if in_sequence else skipped.reshape(self.num_batches_skipped.shape))
         present = present & finite
@@ -224,6 +237,11 @@ class RunningStats(nn.Module):
         else:
             self.accumulator.add(observations, new_values, present, is_first)
             self._update_by_accumulated(self.accumulator, self.accumulator.is_complete())
+
+    @staticmethod
+    def _can_count_skipped(counter: Tensor) -> bool:
+        """Whether `num_batches_skipped` can change: not if a transform has only the buffers of a state_dict as arguments."""
+        return torch.compiler.is_compiling() or is_transformed(counter) or not is_in_function_transform()
 
     def _update_by_accumulated(self, accumulator: Accumulator, condition: Tensor) -> None:
         """If a condition is true, apply the update rule to the accumulated micro-batches, and start a new group of them."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from anynorm.core.compat import can_read_values
 from anynorm.core.cuts import ALL, Cut, format_numbers
 from anynorm.core.moments import Moments, table_dtype
-from anynorm.errors import ShapeError
+from anynorm.errors import AnynormError, ShapeError
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec
 from anynorm.kernels.ragged import Mask, Points, Ragged
 from anynorm.layers.channel_axis import resolve_axis, sizes
@@ -70,6 +70,21 @@ def check_residual(norm: Norm, x: Tensor, residual: Tensor) -> None:
         raise ShapeError(
             f"residual must have the shape, dtype and device of the input, {shown[0]}; got {shown[1]}. It is not broadcast: use "
             f"expand_as or .to(…). Layer {norm.spec!r}."
+        )
+
+
+def check_not_expanded(norm: Norm, parameter: Tensor) -> None:
+    """Check that a parameter is not one of torch's expanded weights, which know gradients of a few functions of torch only.
+
+    Raises:
+        AnynormError: if it is.
+    """
+    if type(parameter).__name__ == "ExpandedWeight":
+        raise AnynormError(
+            "torch's expanded weights (call_for_per_sample_grads) know no gradients of this layer. Use "
+            "torch.func.vmap over samples, vmap(grad(loss), (None, 0))(params, x), where loss(params, x) calls "
+            "functional_call(model, params, (x[None],)). "
+            f"Layer {norm.spec!r} with {norm.num_features} channels."
         )
 
 

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("triton", reason="needs the dev extra")
-from triton.runtime import interpreter
 
 import anynorm
 from anynorm import kernels
@@ -28,6 +26,7 @@ from anynorm.kernels.interface import UnsupportedError
 from tests.distributed import check_parts, two_processes
 from tests.helpers import CHANNELS, condition_for, data, make, same
 from tests.kernels.common import LIVE, UNFIT_FOR_VECTORS, UNSUPPORTED, results, saved_tensors
+from tests.kernels.interpreter import fast_interpreter
 from tests.kernels.test_mixtures import check_mixture, mixtures
 
 CPU = torch.device("cpu")
@@ -51,21 +50,10 @@ FUSED = [
 ]
 
 
-CALL = interpreter.InterpretedFunction.__call__
-
-
-def call_function(function, *args, **kwargs):
-    is_ours = function.fn.__module__ == gpu_kernels.__name__
-    return function.rewrite()(*args, **kwargs) if is_ours else CALL(function, *args, **kwargs)
-
-
 @pytest.fixture(autouse=True)
-def checked_device(monkeypatch):
-    """Leave out the check at first use, which has a test of its own, and what makes the interpreter slow."""
-    monkeypatch.setitem(gpu.problems, CPU, "")
-    builder = interpreter.interpreter_builder
-    monkeypatch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))  # checks of integer overflow
-    monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call_function)  # each call patches Triton's language again
+def checked_device():
+    with fast_interpreter():
+        yield
 
 
 def failing(*args, **constants):
@@ -563,3 +551,11 @@ def test_every_load_and_store_of_x_is_of_128_bits_in_both_layouts(compiled):
     assert len(rows) == 2 * 2 * 4  # layouts, dtypes, two kernels in forward and backward
     for row in rows:
         assert row["vectors"] == row["tiles"], row
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("spec", ["sn", "sabn@3", "saadain"])
+def test_parameters_and_running_statistics_in_half_precision_get_gradients_and_updates(spec, dtype):
+    norm = make(spec).to(dtype)
+    norm.eps = 0.1  # so that rounding of the statistics matters little
+    check(norm, data(4, 16, 2, 3).to(dtype), rtol=0.02, atol=0.02)

@@ -92,6 +92,14 @@ def test_any_axis_of_a_feature_map_may_hold_the_channels(spec, axis, equal):
     assert make(spec, channel_axis=axis)(x.movedim(1, equal).contiguous()).is_contiguous() or equal == 2
 
 
+@pytest.mark.parametrize("spec", ["pn", "rms", "gn:4", "gw:4"])
+def test_channels_in_the_second_last_axis_keep_the_strides_of_the_input(spec):
+    x = data(4, 16, 3, 5).movedim(1, 2).contiguous()
+    y = make(spec, channel_axis=2)(x)
+    assert y.stride() == x.stride()
+    same(y, make(spec)(x.movedim(2, 1)).movedim(1, 2))
+
+
 @pytest.mark.parametrize("shape", [(2, 3), (2, 5, 3), (2, 4, 5, 3), (2, 4, 5, 6, 3), (2, 2, 2, 2, 2, 3), (2, 1, 3), (2, 4, 1)])
 def test_channels_second_is_a_view_that_the_kernels_know_and_goes_back_to_the_same_strides(shape):
     x = torch.randn(shape)

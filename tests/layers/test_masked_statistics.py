@@ -306,3 +306,13 @@ def test_several_threads_give_the_output_of_one():
             results.append([y.detach(), leaf.grad, *(p.grad for p in norm.parameters())])
         for a, b in zip(*results, strict=True):
             same(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("spec", ["auxbn@3", "bgn:2.saaux@3"])
+def test_running_statistics_do_not_move_if_a_domain_has_hidden_samples_only(spec):
+    norm, untouched = make(spec, channels=C), make(spec, channels=C)
+    valid = torch.ones(N, 6, dtype=torch.bool)
+    valid[1] = False
+    with pytest.raises(anynorm.ShapeError, match="hides all values"):
+        norm(data(N, C, 6), torch.tensor([0, 1, 0, 0]), mask=valid)
+    same_state(norm, untouched)

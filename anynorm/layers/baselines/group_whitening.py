@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from anynorm import kernels
-from anynorm.core.compat import is_transformed
 from anynorm.core.cuts import ALL, Cut
 from anynorm.core.moments import table_dtype
 from anynorm.core.spec import NormSpec
@@ -128,8 +127,8 @@ class GroupWhiteningZCA(Whitening):
 
 def _in_format_of(x: Tensor, y: Tensor) -> Tensor:
     """Convert y to the memory format of x; under vmap, where the format is unknown, return y unchanged."""
-    if not torch.compiler.is_compiling() and is_transformed(x):
-        return y
+    if not torch.compiler.is_compiling():
+        return kernels.in_layout_of(x, y)
     for dims, channels_last in ((4, torch.channels_last), (5, torch.channels_last_3d)):
         if x.dim() == dims and x.is_contiguous(memory_format=channels_last) and not x.is_contiguous():
             return y.contiguous(memory_format=channels_last)
