@@ -21,6 +21,7 @@ from typing import Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from anynorm import kernels
 from anynorm.core.activation import Activation, read_activation
@@ -36,6 +37,7 @@ from anynorm.kernels.ragged import Ragged
 from anynorm.kernels.sync import NoSync, SyncGroup
 from anynorm.layers.channel_axis import check_channel_axis, from_channels_second, resolve_axis, to_channels_second
 from anynorm.layers.conditioning import read_condition
+from anynorm.layers.fx import add_call
 from anynorm.layers.masking import ModelMask, read_ragged
 from anynorm.layers.running_stats import RunningStats
 from anynorm.layers.state_dict import prepare_state_dict
@@ -233,7 +235,7 @@ class Norm(RunningStats):
 
     def forward(
         self,
-        x: Tensor,
+        input: Tensor,  # noqa: A002  # torch's name
         condition: Any = None,
         *,
         residual: Tensor | None = None,
@@ -242,10 +244,10 @@ class Norm(RunningStats):
         batch_index: Tensor | None = None,
         num_graphs: int | None = None,
     ) -> Tensor:
-        """Normalize x, add the residual and apply the activation: y = φ(a (x − mean) + b + residual).
+        """Normalize x, the input, add the residual and apply the activation: y = φ(a (x − mean) + b + residual).
 
         Args:
-            x: (n, c), (n, c, length), (n, c, h, w) or (n, c, t, h, w); channels may be on another axis (`channel_axis`).
+            input: x, (n, c), (n, c, length), (n, c, h, w) or (n, c, t, h, w); channels may be on another axis (`channel_axis`).
             condition: class, domain or style (see `anynorm.layers.conditioning`); ignored by norms without a condition.
             residual: a tensor with the shape, dtype and device of x.
             activation: the activation of this call, as in `make`; None for the activation of the layer.
@@ -260,10 +262,13 @@ class Norm(RunningStats):
             ConditionError: if the condition is missing or invalid.
             SpecError: if the norm does not support a mask or batch index.
         """
+        if not isinstance(input, Tensor) and isinstance(input, Proxy):
+            options = {"residual": residual, "activation": activation, "mask": mask}
+            return add_call(self, input, condition, options | {"batch_index": batch_index, "num_graphs": num_graphs})
         if "activation" in self._modules:  # nn.Module registers a module that is assigned, before the property is set
             raise SpecError(f"The activation of {self.spec} must be assigned by its name, such as 'relu'; got a module.")
         activation = self._activation if activation is None else read_activation(activation)
-        y = self.normalize(x, condition, residual, activation, mask=mask, batch_index=batch_index, num_graphs=num_graphs)
+        y = self.normalize(input, condition, residual, activation, mask=mask, batch_index=batch_index, num_graphs=num_graphs)
         for name in self.post_modules:
             y = getattr(self, name)(y)
         return y
