@@ -1,8 +1,9 @@
 """Norms in graphs of torch.fx: one node `call_module` per call, with every tracer, as for the layers of torch.nn.
 
 The default tracer takes only modules of torch.nn as leaves, and traces through all others. A norm cannot be traced through: its
-computation depends on the shape of its input. So its `forward`, called with a proxy, adds the node itself. To trace through norms,
-use `torch.fx.experimental.proxy_tensor.make_fx` or `torch.export.export` with an example input: they record operations of tensors.
+computation depends on the shape of its input. So its `forward`, called with a proxy, adds the node itself. To trace through
+norms, use `torch.fx.experimental.proxy_tensor.make_fx` or `torch.export.export` with an example input: they record operations of
+tensors.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from anynorm.errors import FoldError, SpecError
 from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params
 from anynorm.kernels.ragged import Ragged
 from anynorm.kernels.sync import NoSync, SyncGroup
+from anynorm.layers.batch_norm_code import GuardedEps, infers_as_batch_norm
 from anynorm.layers.channel_axis import check_channel_axis, from_channels_second, resolve_axis, to_channels_second
 from anynorm.layers.conditioning import read_condition
 from anynorm.layers.fx import add_call
@@ -159,6 +160,8 @@ class Norm(RunningStats):
     """Whether each channel uses only one of the mixed cuts (IBN)."""
     single_value = "error"
     """What to do with a training batch that has a single value per statistic: "error" or "running"."""
+    is_batch_norm_in_inference: ClassVar[bool] = False
+    """For norms outside the algebra: whether inference is that of bn."""
     takes_mask: ClassVar[bool] = True
     """Whether the norm supports masks and batch indices."""
     _mask: ModelMask | None = None
@@ -210,7 +213,7 @@ class Norm(RunningStats):
             device=device,
             dtype=dtype,
         )
-        self.eps = eps
+        self._eps = float(eps)
         self._activation = None if activation is None else read_activation(activation)
         self.single_value = single_value
         self.channel_axis = 1 if type(channel_axis) is int and channel_axis == 1 else check_channel_axis(channel_axis)
@@ -223,6 +226,15 @@ class Norm(RunningStats):
     def from_spec(cls, norm_spec: NormSpec, num_features: int, **options: Any) -> Norm:
         """Make the layer of a definition; `options` are those of the constructor."""
         return cls(norm_spec, num_features, **options)
+
+    @property
+    def eps(self) -> float:
+        """The value added to the variance; no operation of torch takes that of a norm that code for BatchNorm would misread."""
+        return GuardedEps(self._eps, self.spec) if self.has_running_stats and not infers_as_batch_norm(self) else self._eps
+
+    @eps.setter
+    def eps(self, eps: float) -> None:
+        self._eps = float(eps)
 
     @property
     def activation(self) -> Activation | None:
@@ -262,8 +274,8 @@ class Norm(RunningStats):
             ConditionError: if the condition is missing or invalid.
             SpecError: if the norm does not support a mask or batch index.
         """
-        if not isinstance(input, Tensor) and isinstance(input, Proxy):
-            options = {"residual": residual, "activation": activation, "mask": mask}
+        if not isinstance(input, Tensor) and isinstance(input, Proxy):  # type: ignore[unreachable]
+            options = {"residual": residual, "activation": activation, "mask": mask}  # type: ignore[unreachable]
             return add_call(self, input, condition, options | {"batch_index": batch_index, "num_graphs": num_graphs})
         if "activation" in self._modules:  # nn.Module registers a module that is assigned, before the property is set
             raise SpecError(f"The activation of {self.spec} must be assigned by its name, such as 'relu'; got a module.")
@@ -337,7 +349,7 @@ class Norm(RunningStats):
     def _forward_spec(self, activation: Activation | None = None, *, infer: bool = False) -> ForwardSpec:
         """Return the forward spec for the current mode of the layer, or with running statistics as in inference (`infer`)."""
         sync_group, uses_batch = self.sync_group if self.training and not infer else NO_SYNC, self.uses_batch and not infer
-        mode = (self.training, uses_batch, sync_group, self.eps, activation)
+        mode = (self.training, uses_batch, sync_group, self._eps, activation)
         spec = None if torch.compiler.is_compiling() else self._forward_specs.get(mode)
         if spec is None:
             spec = self._make_forward_spec(tuple([uses_batch or not cut.pools_samples for cut in self.cuts]), sync_group)
@@ -348,7 +360,7 @@ class Norm(RunningStats):
 
     def _make_forward_spec(self, uses_batch: tuple[bool, ...], sync_group: SyncGroup) -> ForwardSpec:
         cuts = ResolvedCuts(self.cuts, self.mean_cut_indices, self.var_cut_indices)
-        return ForwardSpec(self.norm_spec, cuts, self.num_features, self.eps, uses_batch, sync_group)
+        return ForwardSpec(self.norm_spec, cuts, self.num_features, self._eps, uses_batch, sync_group)
 
     def _derived_spec(self, spec: ForwardSpec, **changes: Any) -> ForwardSpec:
         """Return a forward spec with changed fields. The object is cached, since it caches the shapes that were validated."""
@@ -519,7 +531,7 @@ class Norm(RunningStats):
         merged = Norm(
             self.norm_spec.merged(),
             self.num_features,
-            eps=self.eps,
+            eps=self._eps,
             update_rule=self.update_rule,
             track_running_stats=self.track_running_stats,
             device=outer[0].device,
@@ -551,12 +563,16 @@ class Norm(RunningStats):
         """Return the state without the condition or mask of an enclosing `with` block and without cached forward specs."""
         return {**self.__dict__, "_condition": None, "_mask": None, "_had_mask": False, "_forward_specs": {}}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Set the state; that of a layer of an earlier version has `eps` itself."""
+        super().__setstate__({"_eps": state.get("eps"), **state})  # type: ignore[no-untyped-call]
+
     def extra_repr(self) -> str:
         """Return the spec, the number of channels and the options."""
         has_momentum = isinstance(self.update_rule, Running | Cumulative)
         rule = f"momentum={self.momentum}" if has_momentum else f"update_rule={self.update_rule}"
         tracked = rule if self.track_running_stats else "track_running_stats=False"
-        shown = [repr(self.spec), str(self.num_features), f"eps={self.eps}", *([tracked] if self.pools_samples else [])]
+        shown = [repr(self.spec), str(self.num_features), f"eps={self._eps}", *([tracked] if self.pools_samples else [])]
         shown += [] if self.activation is None else [f"activation={self.activation.name!r}"]
         shown += [] if self.single_value == "error" else [f"single_value={self.single_value!r}"]
         shown += [] if self.channel_axis == 1 else [f"channel_axis={self.channel_axis}"]

@@ -153,7 +153,7 @@ def _read_anynorm(norm: Norm) -> NormInfo:
     return NormInfo(
         norm.norm_spec,
         norm.num_features,
-        norm.eps,
+        norm._eps,
         update_rule=norm.update_rule,
         track_running_stats=norm.track_running_stats,
         sync_group=norm.sync_group,

@@ -166,7 +166,7 @@ def _rebuild(norm: Norm, norm_spec: NormSpec) -> Norm:
     new = Norm(
         norm_spec,
         norm.num_features,
-        eps=norm.eps,
+        eps=norm._eps,
         update_rule=norm.update_rule,
         track_running_stats=True,
         device=like.device,

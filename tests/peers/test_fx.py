@@ -143,11 +143,15 @@ def test_a_condition_that_is_set_in_the_traced_code_becomes_an_argument():
     assert model.body[0]._condition is None
 
 
-class Steep(Conditional):
+class Steep(nn.Module):
     """A network with an activation that its name does not define."""
 
+    def __init__(self):
+        super().__init__()
+        self.norm = make("gn:4")
+
     def forward(self, x):
-        return self.plain(x, activation=nn.LeakyReLU(0.3))
+        return self.norm(x, activation=nn.LeakyReLU(0.3))
 
 
 def test_a_norm_that_is_traced_itself_and_an_activation_without_a_name_are_refused():
