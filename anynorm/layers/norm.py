@@ -160,6 +160,10 @@ class Norm(RunningStats):
     """Whether each channel uses only one of the mixed cuts (IBN)."""
     single_value = "error"
     """What to do with a training batch that has a single value per statistic: "error" or "running"."""
+    input_dims: tuple[int, ...] = ()
+    """Numbers of dimensions of the inputs that the layer of torch took which this norm replaces; empty: any from 2 on."""
+    unbatched_dims: int = 0
+    """Number of dimensions of an input without the axis of the samples, as InstanceNorm of torch takes it; 0: none."""
     is_batch_norm_in_inference: ClassVar[bool] = False
     """For norms outside the algebra: whether inference is that of bn."""
     takes_mask: ClassVar[bool] = True
@@ -196,8 +200,8 @@ class Norm(RunningStats):
     ) -> None:
         if not isinstance(norm_spec, NormSpec):
             raise SpecError(f"Norm takes a NormSpec; got {norm_spec!r}. Use anynorm.make(spec, num_features) for a text.")
-        if not isinstance(eps, int | float) or not 0 <= eps < 1:
-            raise SpecError(f"eps must be in [0, 1); got {eps!r}. Usual: 1e-5. To set the number of groups, pass num_groups=….")
+        if not isinstance(eps, int | float) or not 0 <= eps < math.inf:
+            raise SpecError(f"eps must be at least 0; got {eps!r}. Usual: 1e-5.")
         if single_value not in ("error", "running"):
             raise SpecError(f"single_value must be 'error' or 'running'; got {single_value!r}.")
         if norm_spec.custom and not isinstance(self, CustomNorm):
@@ -277,6 +281,9 @@ class Norm(RunningStats):
         if not isinstance(input, Tensor) and isinstance(input, Proxy):  # type: ignore[unreachable]
             options = {"residual": residual, "activation": activation, "mask": mask}  # type: ignore[unreachable]
             return add_call(self, input, condition, options | {"batch_index": batch_index, "num_graphs": num_graphs})
+        if self.unbatched_dims and input.dim() == self.unbatched_dims:
+            added = None if residual is None else residual.unsqueeze(0)
+            return self.forward(input.unsqueeze(0), condition, residual=added, activation=activation, mask=mask).squeeze(0)
         if "activation" in self._modules:  # nn.Module registers a module that is assigned, before the property is set
             raise SpecError(f"The activation of {self.spec} must be assigned by its name, such as 'relu'; got a module.")
         activation = self._activation if activation is None else read_activation(activation)
@@ -392,6 +399,8 @@ class Norm(RunningStats):
         if not self.updates_running_stats or is_recomputing():
             return Buffers(stats, labels)
         counters = self._buffers["num_batches_tracked"], self._buffers.get("num_batches_skipped")
+        if rule.rate < 0 or (counters[0] is not None and counters[0].dtype != torch.long):  # kernels support neither
+            return Buffers(stats, labels)
         return Buffers(stats, labels, counters[0], rule.rate, counters[1])
 
     @property
@@ -550,7 +559,16 @@ class Norm(RunningStats):
             for name, value in zip(per_class, chain(inner, outer), strict=True):
                 getattr(merged, name).copy_(value)
         merged.sync_group = self.sync_group
+        merged.input_dims, merged.unbatched_dims = self.input_dims, self.unbatched_dims
         return merged.train(self.training)
+
+    def __prepare_scriptable__(self) -> Any:
+        """Raise an error: torch.jit.script calls this method of every module."""
+        raise SpecError(
+            f"TorchScript cannot compile {self.spec}: torch.jit.script does not support the arguments and the Python code of its "
+            "forward. Use torch.export.export, torch.compile or torch.jit.trace with an example input, or anynorm.fold(model, "
+            "example) first."
+        )
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
         prepare_state_dict(self, state_dict, prefix, local_metadata)

@@ -185,6 +185,13 @@ def test_fx_fusion_leaves_our_norms_and_keeps_the_output():
         ]
 
 
+def test_a_folded_network_is_traced():
+    model = network("bn").eval()
+    expected = model(X)
+    anynorm.fold(model, X)
+    same(fx.symbolic_trace(model)(X), expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("spec", ["bn", "gn:4"])
 def test_fx_quantization_keeps_our_norms_in_floating_point(spec):
