@@ -48,7 +48,7 @@ def make_replacement(site: NormSite, norm_spec: NormSpec, options: dict[str, Any
     settings["track_running_stats"] = info.track_running_stats or not info.pools_samples
     has_affine = any(stage.names for stage in info.norm_spec.affine.stages)
     settings["affine"] = has_affine or norm_spec.affine not in (PLAIN_AFFINE, SCALE_AFFINE)
-    if info.norm_spec.affine == SCALE_AFFINE and norm_spec.affine == PLAIN_AFFINE and not norm_spec.custom:
+    if info.spec.endswith(".nobias") and norm_spec.affine == PLAIN_AFFINE and not norm_spec.custom:
         settings["bias"] = False
     norm = make(norm_spec, info.channels, **(settings | options))
     set_post_modules(norm, info.post_modules)

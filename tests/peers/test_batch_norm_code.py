@@ -219,3 +219,11 @@ def test_freezing_by_class_changes_nothing_and_anynorm_freeze_does():
     anynorm.freeze(model)
     model(X)
     assert int(model[1].num_batches_tracked) == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_fuse_modules_raises():
+    from torch.ao.quantization import fuse_modules
+
+    with pytest.raises(AssertionError, match="did not find fuser method"):
+        fuse_modules(network("bn").eval(), [["0", "1"]])
