@@ -76,7 +76,7 @@ interop: .venv-interop/ready
 
 # A few models of each package; CI runs it.
 interop-sample: .venv-interop/ready
-	ANYNORM_INTEROP=1 $(INTEROP)/python -m pytest -n 2 tests/interop/test_models.py -m sample
+	ANYNORM_INTEROP=1 $(INTEROP)/python -m pytest -n 2 tests/interop/test_models.py tests/interop/test_fx.py -m sample
 
 # Measure the models that have no results in docs/interop.json, and generate docs/interop.md.
 interop-results: setup .venv-interop/ready

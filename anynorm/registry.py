@@ -51,7 +51,7 @@ def _check_arguments(spec: str | NormSpec, arguments: Iterable[str], usable: set
 
 def make(
     spec: str | NormSpec,
-    num_features: int,
+    num_features: int | None,
     *,
     eps: float = 1e-5,
     momentum: float | None = 0.1,
@@ -70,7 +70,7 @@ def make(
 
     Args:
         spec: the spec string, such as "bn", "hn:32", "bn/en:32", "in+ln+bn" or "sabn@10", or a definition from `parse`.
-        num_features: number of channels.
+        num_features: number of channels; None for a layer that takes it from its first input, as torch's lazy layers do.
         eps: value added to the variance for numerical stability.
         momentum: weight of the newest batch in the running statistics; None for a cumulative average over all batches.
         affine: whether to add learnable affine parameters.
@@ -99,6 +99,11 @@ def make(
     >>> make("pn", 64, channel_axis=-1)  # nn.LayerNorm(64) for tokens (n, t, 64)
     PositionalNorm('pn', 64, eps=1e-05, channel_axis=-1)
     """
+    if num_features is None:
+        options: dict[str, Any] = {"eps": eps, "momentum": momentum, "affine": affine, "bias": bias}
+        options |= {"track_running_stats": track_running_stats, "update_rule": update_rule, "activation": activation}
+        lazy: Any = _make_lazy(spec, channel_axis, device, dtype, options | {"single_value": single_value} | arguments)
+        return lazy  # type: ignore[no-any-return]
     usable: set[str] = set()
     if isinstance(spec, str):
         spec, usable = grammar.parse(spec, REGISTRY, {**arguments, "num_features": num_features})
@@ -125,6 +130,16 @@ def make(
         channel_axis=channel_axis,
         **hyperparameters,
     )
+
+
+def _make_lazy(spec: str | NormSpec, channel_axis: int, device: Any, dtype: Any, options: dict[str, Any]) -> Any:
+    """Return a layer that makes the norm of a spec at its first forward pass, when it knows the number of channels."""
+    from anynorm.layers.lazy import LazyNorm
+
+    arguments, _ = split_options(options)
+    norm_spec = parse(spec, num_features=None, **arguments) if isinstance(spec, str) else spec
+    made = partial(make, spec, channel_axis=channel_axis, **options)
+    return LazyNorm(str(norm_spec), made, channel_axis=channel_axis, device=device, dtype=dtype)
 
 
 def _order_hint(spec: object, num_features: object) -> str:

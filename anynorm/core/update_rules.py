@@ -126,6 +126,19 @@ class Running(Interpolation):
         return self.rate
 
 
+@dataclass(frozen=True)
+class ExtrapolatedRunning(Running):
+    """The moving average of a layer of torch whose `momentum` is outside of [0, 1], which torch does not refuse."""
+
+    def __post_init__(self) -> None:
+        """Accept any rate."""
+
+
+def from_torch(momentum: float | None) -> UpdateRule:
+    """Return the update rule of a layer of torch with a given `momentum`, in or outside of [0, 1]."""
+    return from_momentum(momentum) if momentum is None or 0 <= momentum <= 1 else ExtrapolatedRunning(momentum)
+
+
 class _EqualWeights(Interpolation):
     def rate_at(self, num_batches: Tensor) -> Tensor:
         """Return 1 / number of batches."""

@@ -119,7 +119,7 @@ def read_condition(norm: Norm, x: Tensor, condition: Any, num_samples: int | Non
         if condition is None:
             raise ConditionError(_missing_condition_message(norm))
         if norm.norm_spec.takes_style:
-            return read_style(condition, x, norm.eps, norm.channel_axis, num_samples)
+            return read_style(condition, x, norm._eps, norm.channel_axis, num_samples)
         return read_labels(condition, x, norm.norm_spec.num_classes, num_samples)
     except ConditionError as error:
         raise ConditionError(f"{error} Layer {norm.spec!r}, input {tuple(x.shape)}.") from None

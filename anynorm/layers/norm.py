@@ -21,6 +21,7 @@ from typing import Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from anynorm import kernels
 from anynorm.core.activation import Activation, read_activation
@@ -34,8 +35,10 @@ from anynorm.errors import FoldError, SpecError
 from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params
 from anynorm.kernels.ragged import Ragged
 from anynorm.kernels.sync import NoSync, SyncGroup
+from anynorm.layers.batch_norm_code import GuardedEps, infers_as_batch_norm
 from anynorm.layers.channel_axis import check_channel_axis, from_channels_second, resolve_axis, to_channels_second
 from anynorm.layers.conditioning import read_condition
+from anynorm.layers.fx import add_call
 from anynorm.layers.masking import ModelMask, read_ragged
 from anynorm.layers.running_stats import RunningStats
 from anynorm.layers.state_dict import prepare_state_dict
@@ -158,6 +161,12 @@ class Norm(RunningStats):
     """Whether each channel uses only one of the mixed cuts (IBN)."""
     single_value = "error"
     """What to do with a training batch that has a single value per statistic: "error" or "running"."""
+    input_dims: tuple[int, ...] = ()
+    """Numbers of dimensions of the inputs that the layer of torch took which this norm replaces; empty: any from 2 on."""
+    unbatched_dims: int = 0
+    """Number of dimensions of an input without the axis of the samples, as InstanceNorm of torch takes it; 0: none."""
+    is_batch_norm_in_inference: ClassVar[bool] = False
+    """For norms outside the algebra: whether inference is that of bn."""
     takes_mask: ClassVar[bool] = True
     """Whether the norm supports masks and batch indices."""
     _mask: ModelMask | None = None
@@ -192,8 +201,8 @@ class Norm(RunningStats):
     ) -> None:
         if not isinstance(norm_spec, NormSpec):
             raise SpecError(f"Norm takes a NormSpec; got {norm_spec!r}. Use anynorm.make(spec, num_features) for a text.")
-        if not isinstance(eps, int | float) or not 0 <= eps < 1:
-            raise SpecError(f"eps must be in [0, 1); got {eps!r}. Usual: 1e-5. To set the number of groups, pass num_groups=….")
+        if not isinstance(eps, int | float) or not 0 <= eps < math.inf:
+            raise SpecError(f"eps must be at least 0; got {eps!r}. Usual: 1e-5.")
         if single_value not in ("error", "running"):
             raise SpecError(f"single_value must be 'error' or 'running'; got {single_value!r}.")
         if norm_spec.custom and not isinstance(self, CustomNorm):
@@ -209,7 +218,7 @@ class Norm(RunningStats):
             device=device,
             dtype=dtype,
         )
-        self.eps = eps
+        self._eps = float(eps)
         self._activation = None if activation is None else read_activation(activation)
         self.single_value = single_value
         self.channel_axis = 1 if type(channel_axis) is int and channel_axis == 1 else check_channel_axis(channel_axis)
@@ -224,6 +233,15 @@ class Norm(RunningStats):
         return cls(norm_spec, num_features, **options)
 
     @property
+    def eps(self) -> float:
+        """The value added to the variance; no operation of torch takes that of a norm that code for BatchNorm would misread."""
+        return GuardedEps(self._eps, self.spec) if self.has_running_stats and not infers_as_batch_norm(self) else self._eps
+
+    @eps.setter
+    def eps(self, eps: float) -> None:
+        self._eps = float(eps)
+
+    @property
     def activation(self) -> Activation | None:
         """The activation that is applied to the output; its name can be assigned too."""
         return self._activation
@@ -234,7 +252,7 @@ class Norm(RunningStats):
 
     def forward(
         self,
-        x: Tensor,
+        input: Tensor,  # noqa: A002  # torch's name
         condition: Any = None,
         *,
         residual: Tensor | None = None,
@@ -243,10 +261,10 @@ class Norm(RunningStats):
         batch_index: Tensor | None = None,
         num_graphs: int | None = None,
     ) -> Tensor:
-        """Normalize x, add the residual and apply the activation: y = φ(a (x − mean) + b + residual).
+        """Normalize x, the input, add the residual and apply the activation: y = φ(a (x − mean) + b + residual).
 
         Args:
-            x: (n, c), (n, c, length), (n, c, h, w) or (n, c, t, h, w); channels may be on another axis (`channel_axis`).
+            input: x, (n, c), (n, c, length), (n, c, h, w) or (n, c, t, h, w); channels may be on another axis (`channel_axis`).
             condition: class, domain or style (see `anynorm.layers.conditioning`); ignored by norms without a condition.
             residual: a tensor with the shape, dtype and device of x.
             activation: the activation of this call, as in `make`; None for the activation of the layer.
@@ -261,10 +279,16 @@ class Norm(RunningStats):
             ConditionError: if the condition is missing or invalid.
             SpecError: if the norm does not support a mask or batch index.
         """
+        if not isinstance(input, Tensor) and isinstance(input, Proxy):  # type: ignore[unreachable]
+            options = {"residual": residual, "activation": activation, "mask": mask}  # type: ignore[unreachable]
+            return add_call(self, input, condition, options | {"batch_index": batch_index, "num_graphs": num_graphs})
+        if self.unbatched_dims and input.dim() == self.unbatched_dims:
+            added = None if residual is None else residual.unsqueeze(0)
+            return self.forward(input.unsqueeze(0), condition, residual=added, activation=activation, mask=mask).squeeze(0)
         if "activation" in self._modules:  # nn.Module registers a module that is assigned, before the property is set
             raise SpecError(f"The activation of {self.spec} must be assigned by its name, such as 'relu'; got a module.")
         activation = self._activation if activation is None else read_activation(activation)
-        y = self.normalize(x, condition, residual, activation, mask=mask, batch_index=batch_index, num_graphs=num_graphs)
+        y = self.normalize(input, condition, residual, activation, mask=mask, batch_index=batch_index, num_graphs=num_graphs)
         for name in self.post_modules:
             y = getattr(self, name)(y)
         return y
@@ -338,7 +362,7 @@ class Norm(RunningStats):
         """Return the forward spec for the current mode of the layer, or with running statistics as in inference (`infer`)."""
         sync_group, uses_batch = self.sync_group if self.training and not infer else NO_SYNC, self.uses_batch and not infer
         size = self.micro_batch_size if self.training and not infer else None
-        mode = (self.training, uses_batch, sync_group, self.eps, activation, size)
+        mode = (self.training, uses_batch, sync_group, self._eps, activation, size)
         spec = None if torch.compiler.is_compiling() else self._forward_specs.get(mode)
         if spec is None:
             spec = self._make_forward_spec(tuple([uses_batch or not cut.pools_samples for cut in self.cuts]), sync_group)
@@ -350,7 +374,7 @@ class Norm(RunningStats):
 
     def _make_forward_spec(self, uses_batch: tuple[bool, ...], sync_group: SyncGroup) -> ForwardSpec:
         cuts = ResolvedCuts(self.cuts, self.mean_cut_indices, self.var_cut_indices)
-        return ForwardSpec(self.norm_spec, cuts, self.num_features, self.eps, uses_batch, sync_group)
+        return ForwardSpec(self.norm_spec, cuts, self.num_features, self._eps, uses_batch, sync_group)
 
     def _derived_spec(self, spec: ForwardSpec, **changes: Any) -> ForwardSpec:
         """Return a forward spec with changed fields. The object is cached, since it caches the shapes that were validated."""
@@ -385,6 +409,8 @@ class Norm(RunningStats):
         if not self.updates_running_stats or is_recomputing() or self.micro_batch_size == 1:  # a statistic per row of x
             return Buffers(stats, labels)
         counters = self._buffers["num_batches_tracked"], self._buffers.get("num_batches_skipped")
+        if rule.rate < 0 or (counters[0] is not None and counters[0].dtype != torch.long):  # kernels support neither
+            return Buffers(stats, labels)
         return Buffers(stats, labels, counters[0], rule.rate, counters[1])
 
     @property
@@ -524,7 +550,7 @@ class Norm(RunningStats):
         merged = Norm(
             self.norm_spec.merged(),
             self.num_features,
-            eps=self.eps,
+            eps=self._eps,
             update_rule=self.update_rule,
             track_running_stats=self.track_running_stats,
             device=outer[0].device,
@@ -543,7 +569,16 @@ class Norm(RunningStats):
             for name, value in zip(per_class, chain(inner, outer), strict=True):
                 getattr(merged, name).copy_(value)
         merged.sync_group = self.sync_group
+        merged.input_dims, merged.unbatched_dims = self.input_dims, self.unbatched_dims
         return merged.train(self.training)
+
+    def __prepare_scriptable__(self) -> Any:
+        """Raise an error: torch.jit.script calls this method of every module."""
+        raise SpecError(
+            f"TorchScript cannot compile {self.spec}: torch.jit.script does not support the arguments and the Python code of its "
+            "forward. Use torch.export.export, torch.compile or torch.jit.trace with an example input, or anynorm.fold(model, "
+            "example) first."
+        )
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
         prepare_state_dict(self, state_dict, prefix, local_metadata)
@@ -556,12 +591,16 @@ class Norm(RunningStats):
         """Return the state without the condition or mask of an enclosing `with` block and without cached forward specs."""
         return {**self.__dict__, "_condition": None, "_mask": None, "_had_mask": False, "_forward_specs": {}}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Set the state; that of a layer of an earlier version has `eps` itself."""
+        super().__setstate__({"_eps": state.get("eps"), **state})  # type: ignore[no-untyped-call]
+
     def extra_repr(self) -> str:
         """Return the spec, the number of channels and the options."""
         has_momentum = isinstance(self.update_rule, Running | Cumulative)
         rule = f"momentum={self.momentum}" if has_momentum else f"update_rule={self.update_rule}"
         tracked = rule if self.track_running_stats else "track_running_stats=False"
-        shown = [repr(self.spec), str(self.num_features), f"eps={self.eps}", *([tracked] if self.pools_samples else [])]
+        shown = [repr(self.spec), str(self.num_features), f"eps={self._eps}", *([tracked] if self.pools_samples else [])]
         shown += [] if self.activation is None else [f"activation={self.activation.name!r}"]
         shown += [] if self.single_value == "error" else [f"single_value={self.single_value!r}"]
         shown += [] if self.channel_axis == 1 else [f"channel_axis={self.channel_axis}"]

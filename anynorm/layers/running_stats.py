@@ -14,6 +14,7 @@ float16: then no statistic and no other counter of its domain changes, in any cu
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from anynorm.errors import AnynormError, SpecError
 from anynorm.kernels.interface import BatchStats, BufferPair
 from anynorm.kernels.sync import NoSync, SyncGroup
 from anynorm.layers.accumulation import Accumulator
+from anynorm.layers.batch_norm_code import caller_for_batch_norm, list_modules, refuse
 
 _TRANSFORM_MESSAGE = (
     "The running statistics cannot be updated in this transform of torch.func, because they are not among the arguments of the "
@@ -86,6 +88,20 @@ class RunningStats(nn.Module):
         self.sync_group: SyncGroup = NoSync()
         self.track_running_stats = track_running_stats and self.pools_samples
         self._register_stats(update_rule, torch.empty((), device=device, dtype=dtype))
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """Return this module and its children; see `anynorm.layers.batch_norm_code` for functions that look for BatchNorm."""
+        modules, caller = super().named_modules(memo, prefix, remove_duplicate), caller_for_batch_norm()
+        return modules if caller is None else list_modules(self, modules, caller)
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        """Return the children; see `anynorm.layers.batch_norm_code` for functions that look for BatchNorm."""
+        caller = caller_for_batch_norm() if self.pools_samples else None
+        if caller is not None and not self.sync_group.is_synchronized:
+            refuse(self, caller)
+        return super().named_children()
 
     @property
     def update_rule(self) -> UpdateRule:

@@ -35,6 +35,12 @@ def check_input(norm: Norm, spec: ForwardSpec, x: Tensor, ragged: Ragged | None 
     """
     if not isinstance(x, Tensor):
         raise ShapeError(f"The input must be a tensor (n, c, …); got a {type(x).__name__}. Layer {norm.spec!r}.")
+    if x.layout is not torch.strided or x.is_nested:
+        kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.").removeprefix("_")
+        raise ShapeError(
+            f"The input must be a dense tensor; got a {kind} one. Call .to_dense() on it first, or .to_padded_tensor(0.0) with a "
+            f"mask of its values. Layer {norm.spec!r}."
+        )
     key: tuple[Any, ...] | None = None if torch.compiler.is_compiling() else (x.shape, x.dtype)
     if key is not None and ragged is not None:
         key = (*key, type(ragged), ragged.num_samples)
@@ -95,6 +101,12 @@ def _check_dimensions(norm: Norm, x: Tensor) -> None:
         raise ShapeError(
             "The input must have at least 2 dimensions: (n, c), (n, c, length), (n, c, h, w) or (n, c, t, h, w); "
             f"got {x.dim()} dimensions."
+        )
+    if norm.input_dims and x.dim() not in norm.input_dims:
+        expected = " or ".join(map(str, norm.input_dims))
+        raise ShapeError(
+            f"The input must have {expected} dimensions, as for the layer that this norm replaced; got {x.dim()}. To allow "
+            "others, set norm.input_dims = ()."
         )
     c = x.shape[resolve_axis(norm.channel_axis, x.dim())]
     if c != norm.num_features:

@@ -158,7 +158,7 @@ def _read_anynorm(norm: Norm) -> NormInfo:
     return NormInfo(
         norm_spec,
         norm.num_features,
-        norm.eps,
+        norm._eps,
         update_rule=norm.update_rule,
         track_running_stats=norm.track_running_stats,
         sync_group=norm.sync_group,
@@ -168,7 +168,19 @@ def _read_anynorm(norm: Norm) -> NormInfo:
         single_value=norm.single_value,
         channel_axis=norm.channel_axis,
         post_modules={name: getattr(norm, name) for name in norm.post_modules},
+        input_dims=norm.input_dims,
+        unbatched_dims=norm.unbatched_dims,
     )
+
+
+_BATCH_NORM_DIMS = {nn.BatchNorm1d: (2, 3), nn.BatchNorm2d: (4,), nn.BatchNorm3d: (5,)}
+_INSTANCE_NORM_DIMS = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
+
+
+def _input_dims(module: Any, dims: dict[Any, Any]) -> Any:
+    """Return the entry of the class of torch whose check of dimensions a module has; None if it has one of its own."""
+    check = getattr(type(module), "_check_input_dim", None)
+    return next((value for norm_class, value in dims.items() if norm_class._check_input_dim is check), None)
 
 
 def _torch_running_stats(module: Any) -> dict[Cut, tuple[Tensor | None, Tensor | None]]:
@@ -179,6 +191,11 @@ def _torch_running_stats(module: Any) -> dict[Cut, tuple[Tensor | None, Tensor |
 def _check_initialized(module: nn.Module) -> None:
     if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
         raise UnsupportedNormError("its number of channels is unknown before the first forward pass; run the model once")
+
+
+def _read_lazy_norm(module: Any) -> NormInfo:
+    _check_initialized(module)
+    raise UnsupportedNormError("it becomes a norm at its first forward pass; run the model once")
 
 
 def _read_batch_norm(module: _BatchNorm) -> NormInfo:
@@ -193,6 +210,7 @@ def _read_batch_norm(module: _BatchNorm) -> NormInfo:
         sync_group=AllReduce(group) if isinstance(module, nn.SyncBatchNorm) else NoSync(),
         tensors=tensors,
         running_stats=_torch_running_stats(module),
+        input_dims=_input_dims(module, _BATCH_NORM_DIMS) or (),
     )
 
 
@@ -237,8 +255,11 @@ def _read_instance_norm(module: _InstanceNorm) -> NormInfo:
         raise UnsupportedNormError(
             "an InstanceNorm with running statistics normalizes by them in eval mode, which no norm of the algebra does"
         )
-    tensors = _tensors(module, "weight", "bias")
-    return NormInfo(define(InstanceNorm, tensors), module.num_features, module.eps, tensors=tensors)
+    tensors, dims = _tensors(module, "weight", "bias"), _input_dims(module, _INSTANCE_NORM_DIMS)
+    norm_spec = define(InstanceNorm, tensors)
+    if dims is None:
+        return NormInfo(norm_spec, module.num_features, module.eps, tensors=tensors)
+    return NormInfo(norm_spec, module.num_features, module.eps, tensors=tensors, input_dims=(dims,), unbatched_dims=dims - 1)
 
 
 def _read_group_norm(module: nn.GroupNorm) -> NormInfo:
@@ -266,6 +287,7 @@ def _read_layer_norm_2d(module: Any) -> NormInfo:
     return describe("pn", int(shape[0]), float(getattr(module, "eps", 1e-5)), tensors, channel_axis=1)
 
 
+register("anynorm.layers.lazy.LazyNorm", _read_lazy_norm)
 register("torch.nn.modules.batchnorm._BatchNorm", _read_batch_norm)
 register("torch.nn.modules.batchnorm.SyncBatchNorm", _read_batch_norm)
 register("torch.nn.modules.instancenorm._InstanceNorm", _read_instance_norm)

@@ -62,6 +62,10 @@ class Folded(nn.Module):
         y: Tensor = self.post_modules(kernels.finish(x, residual, activation))
         return y
 
+    def __prepare_scriptable__(self) -> nn.Module:
+        """Return what torch.jit.script compiles instead of this module."""
+        return self.post_modules if len(self.post_modules) else nn.Identity()
+
 
 def plan_statistics(site: NormSite, trace: Trace, layers: list[nn.Module], condition: Any) -> StatisticsPlan:
     """Return the plan for folding a norm.

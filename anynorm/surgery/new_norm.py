@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from anynorm.core.spec import PLAIN_AFFINE, SCALE_AFFINE, NormSpec
+from anynorm.core.update_rules import from_torch
 from anynorm.layers.baselines.schedule import ScheduledNorm
 from anynorm.layers.norm import Norm
 from anynorm.registry import make
@@ -30,7 +31,8 @@ def make_replacement(site: NormSite, norm_spec: NormSpec, options: dict[str, Any
         site: site of a supported norm.
         norm_spec: definition of the new norm.
         options: options of `anynorm.make`, which override the settings of the old norm. A norm without affine is replaced by a
-            norm without affine, unless the spec has an affine of another kind, such as one per class.
+            norm without affine, and one without β by one without β, unless the spec has an affine of another kind, such as one
+            per class.
 
     Raises:
         SpecError: if the spec does not fit the channels.
@@ -38,12 +40,16 @@ def make_replacement(site: NormSite, norm_spec: NormSpec, options: dict[str, Any
     info = site.info
     tensors = [*info.tensors.values(), *(tensor for pair in info.running_stats.values() for tensor in pair if tensor is not None)]
     like = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
-    settings: dict[str, Any] = {"eps": info.eps, "momentum": info.momentum, "update_rule": info.update_rule}
+    settings: dict[str, Any] = {"eps": info.eps}
+    if info.update_rule is not None or "momentum" not in options:
+        settings["update_rule"] = info.update_rule or from_torch(info.momentum)
     settings |= {"activation": info.activation, "single_value": info.single_value, "channel_axis": info.channel_axis}
     settings |= {} if like is None else {"device": like.device, "dtype": like.dtype}
     settings["track_running_stats"] = info.track_running_stats or not info.pools_samples
     has_affine = any(stage.names for stage in info.norm_spec.affine.stages)
     settings["affine"] = has_affine or norm_spec.affine not in (PLAIN_AFFINE, SCALE_AFFINE)
+    if info.spec.endswith(".nobias") and norm_spec.affine == PLAIN_AFFINE and not norm_spec.custom:
+        settings["bias"] = False
     norm = make(norm_spec, info.channels, **(settings | options))
     set_post_modules(norm, info.post_modules)
     norm.sync_group = info.sync_group
@@ -52,6 +58,7 @@ def make_replacement(site: NormSite, norm_spec: NormSpec, options: dict[str, Any
         norm.set_hyperparameters(
             **{name: options[name] for name in norm.hyperparameters if name in options}
         )  # override the transferred values
+    norm.input_dims, norm.unbatched_dims = info.input_dims, info.unbatched_dims
     copy_hooks_and_parametrizations(site.module, norm)
     return Replacement(norm.train(site.module.training), result)
 

@@ -37,6 +37,8 @@ class NormInfo:
         single_value: what to do with a training batch with a single value per statistic; see `anynorm.make`.
         channel_axis: axis of the channels in the input.
         post_modules: child modules that the layer applies to its output, by name.
+        input_dims: numbers of dimensions of the inputs that the layer takes; empty if it takes any.
+        unbatched_dims: number of dimensions of an input without the axis of the samples; 0 if the layer takes none.
     """
 
     norm_spec: NormSpec
@@ -52,6 +54,8 @@ class NormInfo:
     single_value: str = "error"
     channel_axis: int = 1
     post_modules: dict[str, nn.Module] = field(default_factory=dict)
+    input_dims: tuple[int, ...] = ()
+    unbatched_dims: int = 0
 
     @property
     def spec(self) -> str:

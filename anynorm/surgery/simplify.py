@@ -166,7 +166,7 @@ def _rebuild(norm: Norm, norm_spec: NormSpec) -> Norm:
     new = Norm(
         norm_spec,
         norm.num_features,
-        eps=norm.eps,
+        eps=norm._eps,
         update_rule=norm.update_rule,
         track_running_stats=True,
         device=like.device,
@@ -186,4 +186,5 @@ def _rebuild(norm: Norm, norm_spec: NormSpec) -> Norm:
     if new.num_batches_tracked is not None and norm.num_batches_tracked is not None:
         new.num_batches_tracked.copy_(norm.num_batches_tracked)
     new.sync_group = norm.sync_group
+    new.input_dims, new.unbatched_dims = norm.input_dims, norm.unbatched_dims
     return new.train(norm.training)

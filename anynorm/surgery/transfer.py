@@ -69,17 +69,21 @@ def _rescale(info: NormInfo, norm: Norm) -> bool:
     fixed = all(cut.pools_samples and cut.space == 1 for cut in norm.used_cuts())
     bn = Cut(1, ALL, 1)
     was_bn, is_bn = (norm_spec.mean == norm_spec.var == (bn,) for norm_spec in (info.norm_spec, norm.norm_spec))
-    if not was_bn or is_bn or not fixed or norm.weight is None or norm.bias is None or norm.class_weight is not None:
+    if not was_bn or is_bn or not fixed or norm.weight is None or norm.class_weight is not None:
         return False
+    if norm.bias is None and norm.norm_spec.mean != (bn,):
+        return False  # another mean needs a shift
     if info.norm_spec.num_stat_sets or norm.norm_spec.takes_style:
         return False  # A and B differ between domains or styles, γ and β do not
     mean, var = (table.double() for table in info.running_stats[bn] if table is not None)
-    gamma, beta = norm.weight.double(), norm.bias.double()
+    gamma = norm.weight.double()
     old_scale = gamma * inverse_std(var, info.eps)
     new_scale, new_shift = norm.fixed_affine(0 if norm.takes_condition else None)  # all domains start with the same statistics
     ratio = torch.where(new_scale != 0, old_scale / new_scale, 1.0)
     norm.weight.copy_(gamma * ratio)
-    norm.bias.copy_(beta - old_scale * mean + (beta - new_shift) * ratio)
+    if norm.bias is not None:
+        beta = norm.bias.double()
+        norm.bias.copy_(beta - old_scale * mean + (beta - new_shift) * ratio)
     return True
 
 

@@ -1,4 +1,7 @@
-"""Functions of other packages that look for BatchNorm, on models with layers of anynorm: which work, and which do nothing."""
+"""Functions of other packages that look for BatchNorm, on models with layers of anynorm: which work, and which do nothing.
+
+Those that look for its class, such as `update_bn`, are in tests/peers/test_batch_norm_code.py.
+"""
 
 from typing import Any
 
@@ -41,11 +44,10 @@ def test_no_layer_is_an_instance_of_torchs_batch_norm():
         assert not issubclass(entry.norm, nn.modules.batchnorm._BatchNorm)  # type: ignore[unreachable]
 
 
-def test_functions_that_rewrite_batch_norm_leave_anynorm_layers_alone():
+def test_replace_all_batch_norm_modules_leaves_anynorm_layers_alone():
     for spec in ("bn", "sn"):
         model = nn.Sequential(nn.Conv2d(3, 8, 3), anynorm.make(spec, 8)).eval()
         norm = model[1]
-        assert nn.SyncBatchNorm.convert_sync_batchnorm(model)[1] is norm
         replace_all_batch_norm_modules_(model)
         assert norm.running_mean is not None
 
@@ -77,11 +79,3 @@ def distributed_statistics(rank):
 
 def test_distribute_bn_of_timm_finds_the_running_statistics_of_every_cut(tmp_path):
     two_processes(distributed_statistics, tmp_path)
-
-
-def test_update_bn_leaves_anynorm_layers_unchanged():
-    """What the guide warns of: it looks for torch's classes."""
-    model = averaged(anynorm.layer("bn"))
-    update_bn(X.split(8), model)
-    same(model.module[1].running_mean, torch.zeros(8))
-    assert int(model.module[1].num_batches_tracked) == 0

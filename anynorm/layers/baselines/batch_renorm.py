@@ -62,6 +62,7 @@ class BatchRenorm(ScheduledNorm):
     name, paper = "brn", "Ioffe 2017, in sn sec. 4.1"
     use = "Small batches, with inference as in BN. It needs the length of the training: set_total_steps."
     define = staticmethod(lambda: same_cut(BN))
+    is_batch_norm_in_inference = True
     hyperparameters = {"r_max": 1.5, "d_max": 0.5}
     RAMPS = {"r_ramp": (5_000, 40_000), "d_ramp": (5_000, 25_000)}
     r_max: Tensor
@@ -110,8 +111,8 @@ class BatchRenorm(ScheduledNorm):
         batch = spec.sync_group.pool_moments(pool_samples(kernels.moments(x.detach(), 1)))
         _, stats, passes = self._snapshot(batch)
         r_limit, d_limit = self.limits(passes, stats.mean.dtype)
-        running_inverse_std = inverse_std(stats.unbiased_var, self.eps)
-        r = running_inverse_std / inverse_std(batch.var, self.eps)
+        running_inverse_std = inverse_std(stats.unbiased_var, self._eps)
+        r = running_inverse_std / inverse_std(batch.var, self._eps)
         d = (batch.mean - stats.mean) * running_inverse_std
         r, d = torch.minimum(torch.maximum(r, 1 / r_limit), r_limit), torch.minimum(torch.maximum(d, -d_limit), d_limit)
         dtype = kernels.compute_dtype(x)

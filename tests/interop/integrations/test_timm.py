@@ -5,6 +5,7 @@ import pickle
 import pytest
 import timm
 import torch
+from timm.optim import param_groups_weight_decay
 from torch import nn
 
 import anynorm
@@ -72,3 +73,32 @@ def test_options_reach_the_layer():
     assert type(factory(8, drop_layer=nn.Dropout).drop) is nn.Dropout
     with pytest.raises(anynorm.SpecError, match="groups must be 'exact' or 'nearest'"):
         norm_act_layer("gn:8", groups="some")
+
+
+@pytest.mark.parametrize(
+    ("function", "instead"),
+    [
+        (timm.layers.freeze_batch_norm_2d, r"anynorm\.freeze\(model\)"),
+        (timm.layers.convert_sync_batchnorm, r"anynorm\.sync\(model\)"),
+        (timm.layers.convert_splitbn_model, "auxbn@N"),
+    ],
+)
+def test_functions_of_timm_that_look_for_batch_norm_say_what_to_call(function, instead):
+    model = timm.create_model("resnet18")
+    anynorm.convert(model, "hn:8")
+    with pytest.raises(
+        anynorm.SurgeryError, match=f"{function.__name__} of timm looks for torch's BatchNorm classes, .*{instead}"
+    ):
+        function(model)
+
+
+def test_weight_decay_of_timm_has_the_affine_per_class_and_split_decay_has_not():
+    model = timm.create_model("resnet18")
+    anynorm.convert(model, "sabn@3")
+    tables = {id(value) for name, value in model.named_parameters() if "class_" in name}
+    for groups, expected in (
+        (param_groups_weight_decay(model, 0.1), len(tables)),
+        (anynorm.split_decay(model, 0.1), 0),
+    ):
+        decayed = {id(value) for group in groups if group["weight_decay"] for value in group["params"]}
+        assert len(decayed & tables) == expected
