@@ -42,6 +42,11 @@ test: lint browser
 test-all: lint browser
 	$(PYTEST) -m 'not real'
 
+# torch's own tools, and all of its own cases of norms, with our layers; `make test` runs a part of these cases.
+.PHONY: peers
+peers: setup
+	$(PYTEST) tests/peers
+
 # The tests of the library in an environment with its base dependencies only: torch, numpy, rich, safetensors, typer.
 BASE := .venv-base/bin
 test-base: .venv-base/ready
