@@ -32,9 +32,9 @@ from anynorm.core.spec import NormSpec, ResolvedCuts, check_positive_int
 from anynorm.core.update_rules import Cumulative, Running, UpdateRule, from_momentum
 from anynorm.errors import FoldError, SpecError
 from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params
-from anynorm.kernels.ragged import Ragged
+from anynorm.kernels.ragged import Ragged, expand_table
 from anynorm.kernels.sync import NoSync, SyncGroup
-from anynorm.layers.channel_axis import check_channel_axis, from_channels_second, resolve_axis, to_channels_second
+from anynorm.layers.channel_axis import check_channel_axis, from_channels_second, to_channels_second
 from anynorm.layers.conditioning import read_condition
 from anynorm.layers.masking import ModelMask, read_ragged
 from anynorm.layers.running_stats import RunningStats
@@ -285,8 +285,7 @@ class Norm(RunningStats):
             spec = self._forward_spec(activation, infer=True)
         ragged: Ragged | None = None
         if mask is not None or batch_index is not None or num_graphs is not None or self._mask is not None or self._had_mask:
-            channels_second = x if self.channel_axis == 1 else x.movedim(resolve_axis(self.channel_axis, x.dim()), 1)
-            ragged = read_ragged(self, channels_second, mask, batch_index, num_graphs)
+            ragged = read_ragged(self, x, mask, batch_index, num_graphs)
         check_input(self, spec, x, ragged)
         if residual is not None:
             check_residual(self, x, residual)
@@ -300,7 +299,7 @@ class Norm(RunningStats):
         if ragged is not None:
             check_counts(self, spec, ragged)
             buffers = buffers._replace(ragged=ragged)
-        if self.single_value == "running" and ragged is None and may_have_single_value(self, spec, view):
+        if self.single_value == "running" and may_have_single_value(self, spec, view, buffers):
             y, batch = self._replace_single(spec, view, params, buffers._replace(momentum=None))
         else:
             y, batch = self._compute_output(spec, view, params, buffers)
@@ -312,17 +311,19 @@ class Norm(RunningStats):
     def _replace_single(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
         """Return y, normalized by running statistics in domains with a single value, and batch statistics without these domains.
 
-        Whether a domain, or all processes, have a single value is not known from the shape. No tensor value is read.
+        A mask can leave a domain without any value; then running statistics are used, too. No tensor value is read.
         """
         y, batch = self._compute_output(spec, x, params, buffers)
         assert batch.num_values is not None  # a cut pools samples of the batch
         single = torch.zeros_like(batch.num_values, dtype=torch.bool)
         for cut, moments in zip(self.cuts, batch.by_cut, strict=True):
             if moments is not None and cut.pools_samples and not cut.is_ghost:
-                single = single | (moments.count[:, :1, :1] == 1)
+                is_few = (moments.count == 1) | (moments.count == 0)
+                single = single | is_few.flatten(1).any(1)[:, None, None]
         inferred, _ = self._compute_output(self._forward_spec(spec.activation, infer=True), x, params, buffers)
-        by_sample = single.expand(x.shape[0], 1, 1) if buffers.labels is None else single.index_select(0, buffers.labels)
-        y = torch.where(by_sample.reshape(-1, *(1 for _ in x.shape[1:])), inferred, y)
+        by_sample = single.index_select(0, buffers.labels) if spec.num_domains and buffers.labels is not None else single
+        shown = expand_table(by_sample, x) if buffers.ragged is None else buffers.ragged.expand(by_sample, x)
+        y = torch.where(shown, inferred, y)
         return y, batch._replace(num_values=torch.where(single, torch.zeros_like(batch.num_values), batch.num_values))
 
     def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
