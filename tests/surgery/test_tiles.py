@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import anynorm
-from anynorm.surgery.tiles import TilePasses
+from anynorm.surgery.tile_passes import TilePasses
 from tests.helpers import data, same
 from tests.surgery.networks import BatchNormAct2d, relative
 
@@ -373,3 +373,11 @@ def test_wrong_loops_raise():
             run(model, passes, lambda count: (parts[0], parts[1].expand(2, -1, -1, -1)))
         with pytest.raises(anynorm.SurgeryError, match=samples):
             run(model, passes, lambda count: [part.expand(1 + count, -1, -1, -1) for part in parts])
+
+
+def test_masks_are_refused():
+    model, image = nn.Sequential(anynorm.make("in", 3), nn.Conv2d(3, 2, 1)).eval(), torch.randn(1, 3, 32, 32)
+    valid = torch.ones(1, 32, 32, dtype=torch.bool).tril()
+    with anynorm.mask(model, valid), pytest.raises(anynorm.SurgeryError, match=r"'0' has a mask or batch_index, which tiles do not"):
+        anynorm.tiled(model, image, tile=16, halo=0)
+    torch.testing.assert_close(anynorm.tiled(model, image, tile=16, halo=0), model(image).detach(), atol=1e-5, rtol=1e-5)
