@@ -263,7 +263,10 @@ class Norm(RunningStats):
         if "activation" in self._modules:  # nn.Module registers a module that is assigned, before the property is set
             raise SpecError(f"The activation of {self.spec} must be assigned by its name, such as 'relu'; got a module.")
         activation = self._activation if activation is None else read_activation(activation)
-        y = self.normalize(x, condition, residual, activation, mask=mask, batch_index=batch_index, num_graphs=num_graphs)
+        if mask is None and batch_index is None and num_graphs is None:
+            y = self.normalize(x, condition, residual, activation)
+        else:
+            y = self.normalize(x, condition, residual, activation, mask=mask, batch_index=batch_index, num_graphs=num_graphs)
         for name in self.post_modules:
             y = getattr(self, name)(y)
         return y
@@ -281,10 +284,11 @@ class Norm(RunningStats):
     ) -> Tensor:
         """Normalize x, add the residual and apply the activation, without applying `post_modules`."""
         spec = self._forward_spec(activation)
-        if self.single_value == "running" and has_single_value(self, spec, x):
+        replaces_single = self.single_value == "running"
+        if replaces_single and has_single_value(self, spec, x):
             spec = self._forward_spec(activation, infer=True)
         ragged: Ragged | None = None
-        if mask is not None or batch_index is not None or num_graphs is not None or self._mask is not None or self._had_mask:
+        if mask is not None or self._mask is not None or self._had_mask or batch_index is not None or num_graphs is not None:
             ragged = read_ragged(self, x, mask, batch_index, num_graphs)
         check_input(self, spec, x, ragged)
         if residual is not None:
@@ -299,11 +303,11 @@ class Norm(RunningStats):
         if ragged is not None:
             check_counts(self, spec, ragged)
             buffers = buffers._replace(ragged=ragged)
-        if self.single_value == "running" and may_have_single_value(self, spec, view, buffers):
+        if replaces_single and may_have_single_value(self, spec, view, buffers):
             y, batch = self._replace_single(spec, view, params, buffers._replace(momentum=None))
         else:
             y, batch = self._compute_output(spec, view, params, buffers)
-            if ragged is not None or (self.training and spec.has_variable_counts):
+            if ragged is not None or (spec.has_variable_counts and self.training):
                 check_batch(self, batch, buffers)
         self.update_running_stats(batch)
         return y if axis == 1 else from_channels_second(y, axis, x.dim())
@@ -360,11 +364,19 @@ class Norm(RunningStats):
         """Return the parameters, the style and the residual as inputs of the kernels."""
         params = self._parameters
         try:
-            tensors = [params[name] for name in PARAMETER_FIELDS]
+            tensors = (
+                params["weight"],
+                params["bias"],
+                params["class_weight"],
+                params["class_bias"],
+                params["mean_weight"],
+                params["var_weight"],
+            )
         except KeyError:  # parametrized tensors are not in `_parameters` (torch.nn.utils.parametrize)
-            tensors = [getattr(self, name) for name in PARAMETER_FIELDS]
-        style = condition if self.norm_spec.takes_style else (None, None)
-        return Params(*tensors, *style, residual)  # type: ignore[call-arg]
+            tensors = tuple([getattr(self, name) for name in PARAMETER_FIELDS])
+        if self.norm_spec.takes_style:
+            return Params(*tensors, *condition, residual)  # type: ignore[call-arg]
+        return Params(*tensors, None, None, residual)
 
     def _read_buffers(self, spec: ForwardSpec, condition: Any) -> Buffers:
         """Return the running statistics and labels as inputs of the kernels."""
@@ -373,10 +385,10 @@ class Norm(RunningStats):
         rule = self._update_rule
         if not self.training or not isinstance(rule, Running) or not spec.pools_batch or self.accumulator is not None:
             return Buffers(stats, labels)
-        if not self.updates_running_stats or is_recomputing():
+        if not self.track_running_stats or not self.has_running_stats or is_recomputing():
             return Buffers(stats, labels)
-        counters = self._buffers["num_batches_tracked"], self._buffers.get("num_batches_skipped")
-        return Buffers(stats, labels, counters[0], rule.rate, counters[1])
+        tensors = self._buffers
+        return Buffers(stats, labels, tensors["num_batches_tracked"], rule.rate, tensors.get("num_batches_skipped"))
 
     @property
     def spec(self) -> str:
@@ -401,6 +413,11 @@ class Norm(RunningStats):
     def set_condition(self, condition: Any) -> None:
         """Set the condition of subsequent forward passes; a style that is a parameter is not registered as one of this layer."""
         object.__setattr__(self, "_condition", condition)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the layer is inside a `with anynorm.mask` block."""
+        return self._mask is not None
 
     def set_mask(self, mask: ModelMask | None) -> None:
         """Set the mask of subsequent forward passes."""

@@ -156,7 +156,7 @@ def _has_few_values(cut: Cut, x: Tensor, ragged: Ragged, labels: Tensor | None) 
     counts = ragged.counts(strips) * (x.shape[1] // channels)
     if labels is None:
         return bool((counts.sum(0) <= 1).any())
-    domains, index = labels.unique(return_inverse=True)
+    domains, index = torch.unique(labels, return_inverse=True)
     return bool((counts.new_zeros(len(domains), 1, strips).index_add(0, index, counts) <= 1).any())
 
 

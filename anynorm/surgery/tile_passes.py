@@ -27,6 +27,8 @@ from anynorm.surgery.new_norm import make_equivalent
 from anynorm.surgery.tile_spans import Span, crop
 from anynorm.surgery.undo import temporary_changes
 
+_WITHOUT_MASK = "Run tiles without it, and set hidden pixels of the output to 0 afterwards."
+
 
 class StatisticsCollected(BaseException):
     """Ends the run of a tile; not an `Exception`, so that the code of a model does not catch it."""
@@ -89,10 +91,7 @@ class TilePasses:
         if not self._is_active:
             raise SurgeryError("Inside `with anynorm.tiles(model) as passes:`, tiles must run in a loop `for _ in passes:`.")
         if buffers.ragged is not None:
-            raise SurgeryError(
-                f"'{path}' has a mask or batch_index, which tiles do not support: leave `with anynorm.mask`, and set hidden pixels "
-                "of the output to 0 afterwards."
-            )
+            raise SurgeryError(f"'{path}' got a mask or batch_index, which tiles do not support. {_WITHOUT_MASK}")
         index, self._num_calls = self._num_calls, self._num_calls + 1
         if index < len(self._fixed):
             moments = self._fixed[index]
@@ -141,6 +140,7 @@ def collected_by(passes: TilePasses, model: nn.Module) -> Iterator[None]:
     """Replace the outputs of norms whose statistics come from each input by those of `passes`, inside a `with` block."""
     check_model(model)
     check_eval_mode(model)
+    _check_no_mask(model)
     norms = {site: site.module if isinstance(site.module, Norm) else make_equivalent(site) for site in _readable(model)}
     reading = {site: norm for site, norm in norms.items() if _reads_positions(site, norm)}
     with torch.no_grad(), torch.compiler.set_stance("force_eager"), temporary_changes() as undo_log:
@@ -150,6 +150,13 @@ def collected_by(passes: TilePasses, model: nn.Module) -> Iterator[None]:
             vars(norm)["_compute_output"] = partial(passes.compute_output, site.path)
             undo_log.undo_steps.append(partial(vars(norm).pop, "_compute_output"))
         yield
+
+
+def _check_no_mask(model: nn.Module) -> None:
+    """Check that no norm has the mask of an enclosing block, which would be resized to each tile."""
+    for path, module in model.named_modules():
+        if isinstance(module, Norm) and module.is_masked:
+            raise SurgeryError(f"'{path}' has a mask (anynorm.mask), which tiles do not support. {_WITHOUT_MASK}")
 
 
 def check_eval_mode(model: nn.Module) -> None:

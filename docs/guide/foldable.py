@@ -2,9 +2,9 @@
 
     python foldable.py [--steps 120]
 
-No public network for CIFAR-10 has GroupNorm, so the pretrained ResNet-20 of noisy.py gets `gn:8` and is trained on with it for some
-steps. Then `convert(…, fit=)` and `recalibrate` replace its norms from images without labels, and `fold` removes them. Accuracy is
-that of 1000 test images; times are minimum CPU times of one image on one thread, all candidates taken in turn.
+No public network for CIFAR-10 has GroupNorm, so the pretrained ResNet-20 of noisy.py gets `gn:8` and is trained on with it for
+some steps. Then `convert(…, fit=)` and `recalibrate` replace its norms from images without labels, and `fold` removes them.
+Accuracy is that of 1000 test images; times are minimum CPU times of one image on one thread, all candidates taken in turn.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ Call = Callable[[Tensor], Tensor]
 
 def standardize(images: Tensor) -> Tensor:
     """Return uint8 images as the network expects them."""
-    return (images.float() / 255 - noisy.MEAN) / noisy.STD
+    x: Tensor = (images.float() / 255 - noisy.MEAN) / noisy.STD
+    return x
 
 
 def group_norm_network(steps: int) -> nn.Module:
     """Return the pretrained ResNet-20 with `gn:8`, fitted, and then trained with labels for some steps."""
     images, labels = load_dataset("cifar10").train
-    model = noisy.network().eval()
+    model: nn.Module = noisy.network().eval()
     anynorm.convert(model, "gn:8", fit=standardize(images[:NUM_FIT]))
     optimizer = torch.optim.SGD(model.train().parameters(), 0.01, momentum=0.9, nesterov=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=max(steps, 2))
@@ -50,7 +51,7 @@ def group_norm_network(steps: int) -> nn.Module:
         is_flipped = torch.rand(BATCH_SIZE, 1, 1, 1, generator=generator) < 0.5
         loss = nn.functional.cross_entropy(model(torch.where(is_flipped, x.flip(3), x)), labels[chosen])
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
         schedule.step()
     return model.eval()
@@ -64,13 +65,18 @@ def versions(model: nn.Module) -> dict[str, nn.Module]:
         for fit, name in ((None, f"{spec}, recalibrated"), (images[:NUM_FIT], f"{spec}, fitted and recalibrated")):
             found[name] = copy.deepcopy(model)
             anynorm.convert(found[name], spec, where="all", fit=fit)
-            anynorm.recalibrate(found[name], images[NUM_FIT:].split(128))
+            anynorm.recalibrate(found[name], torch.split(images[NUM_FIT:], 128))
         found[f"{spec}, folded"] = copy.deepcopy(found[f"{spec}, fitted and recalibrated"])
         anynorm.fold(found[f"{spec}, folded"], images[:1])
     return found
 
 
-def onnx_runtime(model: nn.Module, x: Tensor, folder: Path) -> Call:
+def eager(model: nn.Module, _x: Tensor, _folder: Path) -> Call:
+    """Return the network."""
+    return model
+
+
+def onnx_runtime(model: nn.Module, x: Tensor, _folder: Path) -> Call:
     """Return a function that runs the network in ONNX Runtime, on one thread."""
     program: Any = torch.onnx.export(model, (x,), dynamo=True, verbose=False)
     options = onnxruntime.SessionOptions()
@@ -93,7 +99,7 @@ def executorch(model: nn.Module, x: Tensor, folder: Path) -> Call:
     return lambda x: method.execute([x])[0]
 
 
-RUNTIMES = {"eager": lambda model, x, folder: model, "ONNX Runtime": onnx_runtime, "ExecuTorch": executorch}
+RUNTIMES = {"eager": eager, "ONNX Runtime": onnx_runtime, "ExecuTorch": executorch}
 
 
 def best_times(calls: dict[str, Call], x: Tensor, rounds: int = 100) -> dict[str, float]:
@@ -110,13 +116,8 @@ def best_times(calls: dict[str, Call], x: Tensor, rounds: int = 100) -> dict[str
 @torch.no_grad()
 def accuracy(call: Call, batch_size: int = noisy.BATCH_SIZE) -> float:
     """Return the percentage of test images that are classified correctly."""
-    hits = [call(x).argmax(1) == y[k : k + batch_size] for xs, y in noisy.day() for k, x in enumerate_batches(xs, batch_size)]
-    return 100 * torch.cat(hits).double().mean().item()
-
-
-def enumerate_batches(x: Tensor, batch_size: int) -> list[tuple[int, Tensor]]:
-    """Return (index of the first sample, batch) of each batch."""
-    return list(zip(range(0, len(x), batch_size), x.split(batch_size), strict=True))
+    batches = [pair for x, y in noisy.day() for pair in zip(x.split(batch_size), y.split(batch_size), strict=True)]
+    return 100 * torch.cat([call(x).argmax(1) == y for x, y in batches]).double().mean().item()
 
 
 def main() -> None:
