@@ -340,20 +340,18 @@ struct Positions {
   }
   template <class O>
   void scale(const T* x, T* y, int64_t positions, Affine affine, const O& output) const {
-    for (int64_t s = 0; s < positions; s++) {
-      int64_t at = (list ? list[s] : s) * stride;
+    each_position(positions, [&](int64_t at) {
       vectors([&](int64_t c, auto v) {
         using V = decltype(v);
         V z = (load_as<V>(x + at + c) - load_as<V>(affine.k + c)) * load_as<V>(affine.a + c) + load_as<V>(affine.b + c);
         store(y + at + c, output(z, at + c));
       });
-    }
+    });
   }
   template <class D>
   void input_gradient(const T* x, T* dx, int64_t positions, Affine affine, const RoundedLines& lines,
                       const D& gradient) const {
-    for (int64_t s = 0; s < positions; s++) {
-      int64_t at = (list ? list[s] : s) * stride;
+    each_position(positions, [&](int64_t at) {
       vectors([&](int64_t c, auto v) {
         using V = decltype(v);
         V value = load_as<V>(x + at + c), a = load_as<V>(affine.a + c),
@@ -361,7 +359,15 @@ struct Positions {
         V line = (value - load_as<V>(lines.shift + c)) * load_as<V>(lines.slope + c) + load_as<V>(lines.offset + c);
         store(dx + at + c, d * a + line);
       });
-    }
+    });
+  }
+  // Call f with the index of the first value of each position. The list is tested once, not at each position.
+  template <class F>
+  INLINE void each_position(int64_t positions, const F& f) const {
+    if (list)
+      for (int64_t s = 0; s < positions; s++) f(list[s] * stride);
+    else
+      for (int64_t s = 0, at = 0; s < positions; s++, at += stride) f(at);
   }
   template <class F>
   INLINE void vectors(const F& f) const {

@@ -102,9 +102,8 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     Raises:
         AnynormError: if the kernels selected with `use` do not support this forward pass.
     """
-    is_compiling = torch.compiler.is_compiling()
     if params.residual is not None and spec.activation is not None and not spec.activation.keeps_sign:
-        bare = replace(spec, activation=None) if is_compiling else spec.without_activation
+        bare = replace(spec, activation=None) if torch.compiler.is_compiling() else spec.without_activation
         y, batch = normalize(bare, x, params, buffers)  # in one pass, backward would need a third tensor of the size of x
         return spec.activation(y), batch
     if buffers.ragged is not None:
@@ -113,7 +112,9 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
         if not spec.depends_on_samples(buffers.ragged):
             y, batch = normalize(spec, buffers.ragged.keep(x), params, buffers._replace(ragged=None))
             return buffers.ragged.keep(y), batch
-    return (_normalize_compiled if is_compiling else _normalize_eager)(spec, x, params, buffers)
+    if torch.compiler.is_compiling():
+        return _normalize_compiled(spec, x, params, buffers)
+    return _normalize_eager(spec, x, params, buffers)
 
 
 def _normalize_eager(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:

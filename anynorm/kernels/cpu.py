@@ -129,11 +129,11 @@ def _call(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tup
     running = buffers.running_stats
     pairs = running[0] if len(running) == 1 else tuple([buffer for pair in running for buffer in pair or _NO_PAIR])
     momentum = -1.0 if buffers.momentum is None else buffers.momentum
-    counters = (buffers.num_batches, buffers.num_skipped)
-    arguments = (definition, x, params, pairs or _NO_PAIR, buffers.labels, *counters, momentum)
-    if buffers.ragged is None:
-        return library.normalize(*arguments)  # type: ignore[misc]
-    return library.normalize(*arguments, buffers.ragged[0], buffers.ragged.num_samples)  # type: ignore[misc]
+    _, labels, num_batches, _, num_skipped, ragged = buffers
+    members = () if ragged is None else (ragged[0], ragged.num_samples)
+    return library.normalize(  # type: ignore[misc]
+        definition, x, params, pairs or _NO_PAIR, labels, num_batches, num_skipped, momentum, *members
+    )
 
 
 def _num_rows(spec: ForwardSpec, x: Tensor, ragged: Ragged | None) -> list[int]:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from anynorm.core.compat import can_read_values, is_recomputing
 from anynorm.errors import ShapeError, SpecError
 from anynorm.kernels.ragged import Mask, Points, Ragged
+from anynorm.layers.channel_axis import resolve_axis
 from anynorm.layers.conditioning import set_inside
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def read_ragged(norm: Norm, x: Tensor, mask: Any, batch_index: Any, num_graphs: 
 
     Args:
         norm: the norm.
-        x: its input, (n, c, …).
+        x: its input, with channels in the axis of the norm.
         mask: the mask, lengths, or None.
         batch_index: the sample of each point, or None.
         num_graphs: number of samples of points; None for the largest index + 1, which is read from the device.
@@ -159,7 +160,9 @@ def read_ragged(norm: Norm, x: Tensor, mask: Any, batch_index: Any, num_graphs: 
         if source is None:
             return None
     check_takes_mask(norm)
+    shape = tuple(x.shape)
     try:
+        x = x.movedim(resolve_axis(norm.channel_axis, x.dim()), 1)
         if batch_index is None and num_graphs is not None:
             raise ShapeError("num_graphs is the number of samples of a batch_index; got no batch_index.")
         if batch_index is None:
@@ -168,7 +171,7 @@ def read_ragged(norm: Norm, x: Tensor, mask: Any, batch_index: Any, num_graphs: 
             raise ShapeError("Pass either mask or batch_index; got both. To leave out points, remove them from x.")
         return _read_points(norm, batch_index, num_graphs, x)
     except ShapeError as error:
-        raise ShapeError(f"{error} Layer {norm.spec!r} with {norm.num_features} channels, input {tuple(x.shape)}.") from None
+        raise ShapeError(f"{error} Layer {norm.spec!r} with {norm.num_features} channels, input {shape}.") from None
 
 
 def _check_not_ended(norm: Norm) -> None:

@@ -33,10 +33,10 @@ from anynorm.core.spec import NormSpec, ResolvedCuts, check_positive_int
 from anynorm.core.update_rules import Cumulative, Running, UpdateRule, from_momentum
 from anynorm.errors import FoldError, SpecError
 from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params
-from anynorm.kernels.ragged import Ragged
+from anynorm.kernels.ragged import Ragged, expand_table
 from anynorm.kernels.sync import NoSync, SyncGroup
 from anynorm.layers.batch_norm_code import GuardedEps, infers_as_batch_norm
-from anynorm.layers.channel_axis import check_channel_axis, from_channels_second, resolve_axis, to_channels_second
+from anynorm.layers.channel_axis import check_channel_axis, from_channels_second, to_channels_second
 from anynorm.layers.conditioning import read_condition
 from anynorm.layers.fx import add_call
 from anynorm.layers.masking import ModelMask, read_ragged
@@ -288,7 +288,10 @@ class Norm(RunningStats):
         if "activation" in self._modules:  # nn.Module registers a module that is assigned, before the property is set
             raise SpecError(f"The activation of {self.spec} must be assigned by its name, such as 'relu'; got a module.")
         activation = self._activation if activation is None else read_activation(activation)
-        y = self.normalize(input, condition, residual, activation, mask=mask, batch_index=batch_index, num_graphs=num_graphs)
+        if mask is None and batch_index is None and num_graphs is None:
+            y = self.normalize(input, condition, residual, activation)
+        else:
+            y = self.normalize(input, condition, residual, activation, mask=mask, batch_index=batch_index, num_graphs=num_graphs)
         for name in self.post_modules:
             y = getattr(self, name)(y)
         return y
@@ -306,12 +309,12 @@ class Norm(RunningStats):
     ) -> Tensor:
         """Normalize x, add the residual and apply the activation, without applying `post_modules`."""
         spec = self._forward_spec(activation)
-        if self.single_value == "running" and has_single_value(self, spec, x):
+        replaces_single = self.single_value == "running"
+        if replaces_single and has_single_value(self, spec, x):
             spec = self._forward_spec(activation, infer=True)
         ragged: Ragged | None = None
-        if mask is not None or batch_index is not None or num_graphs is not None or self._mask is not None or self._had_mask:
-            channels_second = x if self.channel_axis == 1 else x.movedim(resolve_axis(self.channel_axis, x.dim()), 1)
-            ragged = read_ragged(self, channels_second, mask, batch_index, num_graphs)
+        if mask is not None or self._mask is not None or self._had_mask or batch_index is not None or num_graphs is not None:
+            ragged = read_ragged(self, x, mask, batch_index, num_graphs)
         if ragged is not None and self.micro_batch_size is not None:
             raise SpecError(
                 f"{self.spec} in micro-batches must get neither a mask nor a batch index; call it once per micro-batch."
@@ -329,11 +332,11 @@ class Norm(RunningStats):
         if ragged is not None:
             check_counts(self, spec, ragged)
             buffers = buffers._replace(ragged=ragged)
-        if self.single_value == "running" and ragged is None and may_have_single_value(self, spec, view):
+        if replaces_single and may_have_single_value(self, spec, view, buffers):
             y, batch = self._replace_single(spec, view, params, buffers._replace(momentum=None))
         else:
             y, batch = self._compute_output(spec, view, params, buffers)
-            if ragged is not None or (self.training and spec.has_variable_counts):
+            if ragged is not None or (spec.has_variable_counts and self.training):
                 check_batch(self, batch, buffers)
         self.update_running_stats(batch)
         return y if axis == 1 else from_channels_second(y, axis, x.dim())
@@ -341,17 +344,19 @@ class Norm(RunningStats):
     def _replace_single(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
         """Return y, normalized by running statistics in domains with a single value, and batch statistics without these domains.
 
-        Whether a domain, or all processes, have a single value is not known from the shape. No tensor value is read.
+        A mask can leave a domain without any value; then running statistics are used, too. No tensor value is read.
         """
         y, batch = self._compute_output(spec, x, params, buffers)
         assert batch.num_values is not None  # a cut pools samples of the batch
         single = torch.zeros_like(batch.num_values, dtype=torch.bool)
         for cut, moments in zip(self.cuts, batch.by_cut, strict=True):
             if moments is not None and cut.pools_samples and not cut.is_ghost:
-                single = single | (moments.count[:, :1, :1] == 1)
+                is_few = (moments.count == 1) | (moments.count == 0)
+                single = single | is_few.flatten(1).any(1)[:, None, None]
         inferred, _ = self._compute_output(self._forward_spec(spec.activation, infer=True), x, params, buffers)
-        by_sample = single.expand(x.shape[0], 1, 1) if buffers.labels is None else single.index_select(0, buffers.labels)
-        y = torch.where(by_sample.reshape(-1, *(1 for _ in x.shape[1:])), inferred, y)
+        by_sample = single.index_select(0, buffers.labels) if spec.num_domains and buffers.labels is not None else single
+        shown = expand_table(by_sample, x) if buffers.ragged is None else buffers.ragged.expand(by_sample, x)
+        y = torch.where(shown, inferred, y)
         return y, batch._replace(num_values=torch.where(single, torch.zeros_like(batch.num_values), batch.num_values))
 
     def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
@@ -390,14 +395,22 @@ class Norm(RunningStats):
         """Return the parameters, the style and the residual as inputs of the kernels."""
         params = self._parameters
         try:
-            tensors = [params[name] for name in PARAMETER_FIELDS]
+            tensors = (
+                params["weight"],
+                params["bias"],
+                params["class_weight"],
+                params["class_bias"],
+                params["mean_weight"],
+                params["var_weight"],
+            )
         except KeyError:  # parametrized tensors are not in `_parameters` (torch.nn.utils.parametrize)
-            tensors = [getattr(self, name) for name in PARAMETER_FIELDS]
+            tensors = tuple([getattr(self, name) for name in PARAMETER_FIELDS])
         first = tensors[2] if tensors[0] is None else tensors[0]
         if first is not None and type(first) is not nn.Parameter:
             check_not_expanded(self, first)
-        style = condition if self.norm_spec.takes_style else (None, None)
-        return Params(*tensors, *style, residual)  # type: ignore[call-arg]
+        if self.norm_spec.takes_style:
+            return Params(*tensors, *condition, residual)  # type: ignore[call-arg]
+        return Params(*tensors, None, None, residual)
 
     def _read_buffers(self, spec: ForwardSpec, condition: Any) -> Buffers:
         """Return the running statistics and labels as inputs of the kernels."""
@@ -406,12 +419,12 @@ class Norm(RunningStats):
         rule = self._update_rule
         if not self.training or not isinstance(rule, Running) or not spec.pools_batch or self.accumulator is not None:
             return Buffers(stats, labels)
-        if not self.updates_running_stats or is_recomputing() or self.micro_batch_size == 1:  # a statistic per row of x
+        if not self.track_running_stats or not self.has_running_stats or is_recomputing():
             return Buffers(stats, labels)
-        counters = self._buffers["num_batches_tracked"], self._buffers.get("num_batches_skipped")
-        if rule.rate < 0 or (counters[0] is not None and counters[0].dtype != torch.long):  # kernels support neither
-            return Buffers(stats, labels)
-        return Buffers(stats, labels, counters[0], rule.rate, counters[1])
+        counter, skipped = self._buffers["num_batches_tracked"], self._buffers.get("num_batches_skipped")
+        if self.micro_batch_size == 1 or rule.rate < 0 or (counter is not None and counter.dtype != torch.long):
+            return Buffers(stats, labels)  # the kernels do not support a statistic per row of x and these values
+        return Buffers(stats, labels, counter, rule.rate, skipped)
 
     @property
     def spec(self) -> str:
@@ -436,6 +449,11 @@ class Norm(RunningStats):
     def set_condition(self, condition: Any) -> None:
         """Set the condition of subsequent forward passes; a style that is a parameter is not registered as one of this layer."""
         object.__setattr__(self, "_condition", condition)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the layer is inside a `with anynorm.mask` block."""
+        return self._mask is not None
 
     def set_mask(self, mask: ModelMask | None) -> None:
         """Set the mask of subsequent forward passes."""

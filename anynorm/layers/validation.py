@@ -163,14 +163,33 @@ def has_single_value(norm: Norm, spec: ForwardSpec, x: Tensor) -> bool:
     return any([cut.pools_samples and _num_values(norm, cut, shape) == 1 for cut in spec.cuts.distinct])
 
 
-def may_have_single_value(norm: Norm, spec: ForwardSpec, x: Tensor) -> bool:
-    """Whether a domain or all processes together may have a single value per statistic: if one sample has only one."""
-    if not spec.has_variable_counts or not _uses_running(norm, spec, x):
+def may_have_single_value(norm: Norm, spec: ForwardSpec, x: Tensor, buffers: Buffers) -> bool:
+    """Whether a cut that has running statistics may compute one from a single value, or, with a mask, from none.
+
+    This depends on the domains, on the other processes, or on a mask or batch index, and not only on the shape of x.
+    """
+    if not _uses_running(norm, spec, x):
+        return False
+    if buffers.ragged is not None:
+        is_local = can_read_values(buffers.ragged[0]) and not spec.sync_group.is_synchronized
+        labels = buffers.labels if spec.num_domains else None
+        return not is_local or any([_has_few_values(cut, x, buffers.ragged, labels) for cut in norm.cuts if cut.pools_samples])
+    if not spec.has_variable_counts:
         return False
     shape = (1, x.shape[1], math.prod(x.shape[2:]))
     return any(
         [not cut.is_ghost and cut.pools_samples and math.prod(cut.parts(shape)[1:]) == math.prod(shape) for cut in norm.cuts]
     )
+
+
+def _has_few_values(cut: Cut, x: Tensor, ragged: Ragged, labels: Tensor | None) -> bool:
+    """Whether a statistic over all samples, or over those of a domain in the batch, has less than two values."""
+    _, channels, strips = cut.parts((1, x.shape[1], 1))
+    counts = ragged.counts(strips) * (x.shape[1] // channels)
+    if labels is None:
+        return bool((counts.sum(0) <= 1).any())
+    domains, index = torch.unique(labels, return_inverse=True)
+    return bool((counts.new_zeros(len(domains), 1, strips).index_add(0, index, counts) <= 1).any())
 
 
 def check_counts(norm: Norm, spec: ForwardSpec, ragged: Ragged) -> None:
@@ -226,8 +245,8 @@ def check_batch(norm: Norm, batch: BatchStats, buffers: Buffers) -> None:
             samples = _hidden_samples(batch.by_cut[index], buffers.ragged.num_samples, buffers.labels)
             if samples:
                 raise ShapeError(
-                    f"{_hidden_message(cut, samples)} Inference uses running statistics. "
-                    f"Layer {norm.spec!r} with {norm.num_features} channels."
+                    f"{_hidden_message(cut, samples)} Inference uses running statistics, and so does training with "
+                    f"single_value='running'. Layer {norm.spec!r} with {norm.num_features} channels."
                 )
         if norm.training and norm.norm_spec.mean and batch.has_single_value(index):
             raise ShapeError(f"{_single_value_message(cut)} Layer {norm.spec!r} with {norm.num_features} channels.")

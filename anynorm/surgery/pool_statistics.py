@@ -11,7 +11,7 @@ the term (meanᵢ − mean)², the variance between the models.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -53,6 +53,8 @@ def pool_statistics(models: Sequence[nn.Module], weights: Sequence[float], targe
     >>> print(f"{pooled['0.running_mean'].item():.2f} {pooled['0.running_var'].item():.2f}")
     0.00 4.00
     """
+    if isinstance(models, nn.Module):  # a Sequential can be iterated
+        raise SurgeryError(f"models must be a list of models; got one {type(models).__name__}.")
     models = list(models)
     counts = _check_weights(weights, len(models))
     every = [_tracking_norms(model, f"models[{index}]") for index, model in enumerate(models)]
@@ -74,7 +76,9 @@ def pool_statistics(models: Sequence[nn.Module], weights: Sequence[float], targe
 
 
 def _check_weights(weights: Any, num_models: int) -> list[float]:
-    values = weights.tolist() if isinstance(weights, Tensor) else list(weights)
+    if not isinstance(weights, Iterable):
+        raise SurgeryError(f"weights must be a list with one number per model; got {weights!r}.")
+    values = weights.flatten().tolist() if isinstance(weights, Tensor) else list(weights)
     if not num_models:
         raise SurgeryError("models must hold at least one model; got none.")
     if len(values) != num_models:

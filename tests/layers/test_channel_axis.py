@@ -237,7 +237,7 @@ def test_an_exported_program_is_right_for_other_numbers_of_tokens(spec):
 
 
 @pytest.mark.reference_only
-@pytest.mark.parametrize("spec", ["bn", "pn"])
+@pytest.mark.parametrize("spec", ["bn", "pn", "rms"])
 def test_onnx_runtime_gives_the_same(spec):
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs the export extra")
     pytest.importorskip("onnxscript", reason="needs the export extra")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import anynorm
+from anynorm import kernels
 from anynorm.core.update_rules import Cumulative, Frozen, Pooled
 from tests.distributed import two_processes
 from tests.helpers import condition_for, data, make, same
@@ -146,6 +147,92 @@ def all_ranks_together(rank):
     assert norm.num_batches_tracked == 2
 
 
+def masked(*valid_counts, positions=5):
+    """The mask (n, positions) whose sample i has valid_counts[i] valid positions."""
+    return torch.arange(positions) < torch.tensor(valid_counts)[:, None]
+
+
+@pytest.mark.parametrize("valid", [masked(0, 1, 0, 0), masked(0, 0, 0, 0)], ids=["one value", "no value"])
+@pytest.mark.parametrize("name", ["reference", "auto"])
+@pytest.mark.parametrize("spec", ["bn", "en:4+bn", "ccbn@2"])
+def test_a_mask_that_leaves_less_than_two_values_is_normalized_by_running_statistics(spec, name, valid):
+    norm, x = trained(spec), data(4, 16, 5, seed=1).requires_grad_()
+    condition, before = condition_for(norm, x), state(norm)
+    with kernels.use(name):
+        y = norm(x, condition, mask=valid)
+    expected = copy.deepcopy(norm).eval()(x, condition, mask=valid)
+    same(y, expected)
+    same(torch.autograd.grad(y.square().sum(), x), torch.autograd.grad(expected.square().sum(), x))
+    for key, value in before.items():
+        assert torch.equal(norm.state_dict()[key], value), key
+    norm(x.detach(), condition, mask=masked(5, 3, 1, 0))
+    assert norm.num_batches_tracked == 2  # the next batch counts again
+
+
+def test_a_domain_that_a_mask_leaves_without_values_uses_its_running_statistics_and_the_others_the_batch():
+    norm = trained("auxbn@3")
+    expected, inferred = copy.deepcopy(norm), copy.deepcopy(norm).eval()
+    x, labels, valid = data(4, 16, 5, seed=1), torch.tensor([0, 1, 0, 2]), masked(4, 1, 3, 0)
+    y = norm(x, labels, mask=valid)
+    same(y[::2], expected(x[::2], labels[::2], mask=valid[::2]))
+    same(y[1::2], inferred(x[1::2], labels[1::2], mask=valid[1::2]))
+    for key, value in expected.state_dict().items():
+        same(norm.state_dict()[key], value)
+
+
+def test_a_domain_of_points_with_a_single_point_uses_running_statistics():
+    norm, x, graph = trained("auxbn@3"), data(5, 16, seed=1), torch.tensor([1, 0, 0, 2, 0])
+    expected, inferred = copy.deepcopy(norm), copy.deepcopy(norm).eval()
+    labels = torch.tensor([0, 1, 0])  # of the three graphs, with 3, 1 and 1 points
+    y = norm(x, labels, batch_index=graph)
+    same(y[0], inferred(x, labels, batch_index=graph)[0])
+    rest = torch.tensor([1, 2, 3, 4])
+    same(y[rest], expected(x[rest], labels[:2] * 0, batch_index=graph[rest].clamp(max=1)))
+    for key, value in expected.state_dict().items():
+        same(norm.state_dict()[key], value)
+
+
+def test_a_mask_that_leaves_enough_values_costs_no_second_pass(monkeypatch):
+    norm, passes = trained("bn"), []
+    compute = norm._compute_output
+
+    def counted(*args):
+        passes.append(args)
+        return compute(*args)
+
+    monkeypatch.setattr(norm, "_compute_output", counted)
+    norm(data(4, 16, 5), mask=masked(1, 1, 0, 0))
+    assert len(passes) == 1
+    norm(data(4, 16, 5), mask=masked(1, 0, 0, 0))
+    assert len(passes) == 3
+
+
+def test_a_mask_that_leaves_a_single_value_raises_with_the_option_that_helps():
+    with pytest.raises(anynorm.ShapeError, match=r"pass single_value='running'"):
+        anynorm.make("bn", 16)(data(4, 16, 5), mask=masked(1, 0, 0, 0))
+    with pytest.raises(anynorm.ShapeError, match=r"hides all values .*so does training with single_value='running'"):
+        anynorm.make("bn", 16)(data(4, 16, 5), mask=masked(0, 0, 0, 0))
+
+
+def ranks_with_masks(rank):
+    for spec, labels in (("bn", None), ("sabn@2", torch.tensor([0, 1]))):
+        norm = trained(spec)
+        anynorm.sync(norm)
+        inferred = copy.deepcopy(norm).eval()
+        x = data(2, 16, 5, seed=1 + rank)
+        for counts, updates in (((1, 0), 0), ((0, 1), 1)):  # rank 1 has no valid position, then one
+            valid = masked(*(counts if rank == 0 else (0, updates)))
+            y = norm(x, labels, mask=valid)
+            if not updates:
+                same(y, inferred(x, labels, mask=valid))
+            assert norm.num_batches_tracked == 1 + updates
+
+
+def all_cases(rank):
+    all_ranks_together(rank)
+    ranks_with_masks(rank)
+
+
 @pytest.mark.reference_only
 def test_values_are_counted_over_all_processes(tmp_path):
-    two_processes(all_ranks_together, tmp_path)
+    two_processes(all_cases, tmp_path)

@@ -117,6 +117,30 @@ def test_a_pass_repeated_by_checkpointing_is_counted_once(use_reentrant):
     assert norm.num_batches_skipped == 1
 
 
+def test_an_overflow_of_mixed_precision_is_skipped_by_the_scaler_and_by_the_statistics():
+    torch.manual_seed(0)
+    ours = nn.Sequential(nn.Linear(8, 8), anynorm.make("bn", 8))
+    theirs = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+    theirs.load_state_dict(ours.state_dict())
+    for model, others in ((ours, 5), (theirs, 6)):
+        scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(6):
+            x = data(16, 8, seed=step) * (1e6 if step == 3 else 1.0)
+            with torch.autocast("cpu", torch.float16):
+                loss = model(x).float().square().mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert model.state_dict()["1.num_batches_tracked"] == others
+        assert scaler.get_scale() == 8.0  # one step was skipped
+        assert model.state_dict()["0.weight"].isfinite().all()
+    assert ours[1].get_buffer("num_batches_skipped") == 1
+    assert ours[1].get_buffer("running_var").isfinite().all()
+    assert not theirs[1].get_buffer("running_var").isfinite().all()
+
+
 def test_nothing_reads_a_value_on_the_host():
     """On the meta device, `.item()` and `bool()` of a tensor raise."""
     for update_rule in (Running(), Cumulative(), Pooled()):

@@ -100,6 +100,9 @@ def test_a_shared_norm_has_an_entry_for_each_of_its_paths():
 
 BN = nn.Sequential(nn.BatchNorm1d(4))
 ERRORS = [
+    (BN, [1], "models must be a list of models; got one Sequential"),
+    ([BN], 1.0, r"weights must be a list with one number per model; got 1\.0"),
+    ([BN], None, "one number per model; got None"),
     ([], [], "models must hold at least one model; got none"),
     ([BN, BN], [1], "weights must have one number per model, 2; got 1"),
     ([BN, BN], [1, -1], r"weights must be finite numbers of at least 0; got -1 for models\[1\]"),

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import anynorm
-from anynorm.surgery.tiles import TilePasses
+from anynorm.surgery.tile_passes import TilePasses
 from tests.helpers import data, same
 from tests.surgery.networks import BatchNormAct2d, relative
 
@@ -373,3 +373,25 @@ def test_wrong_loops_raise():
             run(model, passes, lambda count: (parts[0], parts[1].expand(2, -1, -1, -1)))
         with pytest.raises(anynorm.SurgeryError, match=samples):
             run(model, passes, lambda count: [part.expand(1 + count, -1, -1, -1) for part in parts])
+
+
+@pytest.mark.parametrize("spec", ["in", "bn"])
+def test_the_mask_of_a_model_is_refused(spec):
+    model, image = nn.Sequential(anynorm.make(spec, 3), nn.Conv2d(3, 2, 1)).eval(), torch.randn(1, 3, 32, 32)
+    valid = torch.ones(1, 32, 32, dtype=torch.bool).tril()
+    with anynorm.mask(model, valid), pytest.raises(anynorm.SurgeryError, match=r"'0' has a mask .*which tiles do not support"):
+        anynorm.tiled(model, image, tile=16, halo=0)
+    torch.testing.assert_close(anynorm.tiled(model, image, tile=16, halo=0), model(image).detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_a_mask_that_a_model_passes_to_a_norm_is_refused():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = anynorm.make("in", 3)
+
+        def forward(self, x):
+            return self.norm(x, mask=x[:, 0] > 0)
+
+    with pytest.raises(anynorm.SurgeryError, match=r"'norm' got a mask or batch_index"):
+        anynorm.tiled(Masked().eval(), torch.randn(1, 3, 32, 32), tile=16, halo=0)
