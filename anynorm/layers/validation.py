@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anynorm.layers.norm import Norm
 
 Shape = tuple[int, int, int]
-MAX_SHAPES = 256
+MAX_SHAPES = 64
 """Number of shapes that a pass remembers as valid; images of ever new sizes must not fill the memory."""
 
 
