@@ -45,6 +45,7 @@ CONTENTS = {
         "guide/compare",
         "guide/training",
         "guide/distributed",
+        "guide/transforms",
         "guide/amp_and_gpu",
         "guide/deployment",
         "guide/large_images",
@@ -59,6 +60,7 @@ CONTENTS = {
 KEYWORDS = {
     "guide/add_a_norm.md": "custom, own, register",
     "guide/amp_and_gpu.md": "CUDA, half, autocast",
+    "guide/transforms.md": "vmap, ensembles, per-sample gradients, jacobian, hessian, functional_call",
     "guide/distributed.md": "DDP, FSDP, SyncBatchNorm, GPUs",
     "guide/sharing.md": "save, load, save_pretrained, load_pretrained, push_to_hub, huggingface, hub, safetensors",
     "guide/padded_sequences.md": "mask, padding, lengths, ragged, variable, graphs, batch_index, PyG",

@@ -2,7 +2,8 @@
 
 A norm that pools over samples makes the output of one sample depend on others, and running statistics are computed from samples
 without noise: both break the privacy guarantee. Norms whose statistics come from each sample alone (gn, ln, in, pn, and mixtures
-of them) are allowed. Opacus computes their gradients per sample with `torch.func.vmap`; no grad sampler is needed.
+of them) are allowed, unless they take a condition. Opacus computes their gradients per sample with `torch.func.vmap`; no grad
+sampler is needed.
 """
 
 from __future__ import annotations
@@ -37,9 +38,16 @@ def register() -> None:
 
 def _validate(norm: Norm) -> list[Exception]:
     """Return the errors of a layer, as Opacus's validators do."""
+    errors = import_optional("opacus.validators.errors", "opacus")
+    if not norm.pools_samples and norm.takes_condition:
+        return [
+            errors.ShouldReplaceModuleError(
+                f"{norm.spec} takes a condition, and Opacus computes the gradient of a sample from its input alone. Use a norm "
+                'without one: anynorm.convert(model, "gn:32", groups="nearest"), or ln or in.'
+            )
+        ]
     if not norm.pools_samples:
         return []
-    errors = import_optional("opacus.validators.errors", "opacus")
     return [
         errors.ShouldReplaceModuleError(
             f"{norm.spec} pools over samples: its statistics make the output of one sample depend on the others of the batch, so "
@@ -51,7 +59,7 @@ def _validate(norm: Norm) -> list[Exception]:
 
 def _fix(norm: Norm, *, num_groups: int = 32, **_: Any) -> nn.Module:
     """Return a layer that Opacus accepts."""
-    if not norm.pools_samples:
+    if not norm.pools_samples and not norm.takes_condition:
         return norm
     model = nn.Sequential(norm)
     convert(model, f"gn:{num_groups}", "all", groups="nearest")

@@ -5,12 +5,13 @@ All checks run in one pair of processes, since starting them takes longer than t
 
 import copy
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -46,6 +47,11 @@ def backward(model, x, condition, factor=1.0):
     return y.detach()
 
 
+def gathered(tensor: Any) -> Any:
+    """Return the whole of a DTensor."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 def sharded(spec):
     model = network(spec)
     anynorm.sync(model)
@@ -69,23 +75,22 @@ def check_fsdp(rank, spec, folder):
             optimizer.step()
             optimizer.zero_grad()
     for (name, a), b in zip(model.named_parameters(), whole.parameters(), strict=True):
-        same(a.full_tensor(), b, rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{spec} {name}: {text}")
+        same(gathered(a), b, rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{spec} {name}: {text}")
     for a, b in zip(model.buffers(), whole.buffers(), strict=True):
         same(a, b)
 
-    dcp.save(get_model_state_dict(model), checkpoint_id=folder / spec.replace("/", "_"))
+    state_dict_saver.save(get_model_state_dict(model), checkpoint_id=folder / spec.replace("/", "_"))
     alone, again = network(spec), sharded(spec)
     for other in (alone, again):
         with torch.no_grad():
             for tensor in [*other.parameters(), *other.buffers()]:
                 tensor.zero_()
         state = get_model_state_dict(other)
-        dcp.load(state, checkpoint_id=folder / spec.replace("/", "_"))
+        state_dict_loader.load(state, checkpoint_id=folder / spec.replace("/", "_"))
         set_model_state_dict(other, state)
     for key, value in whole.state_dict().items():
-        loaded = again.state_dict()[key]
         same(alone.state_dict()[key], value, rtol=1e-3, atol=1e-4)
-        same(loaded.full_tensor() if isinstance(loaded, DTensor) else loaded, alone.state_dict()[key], rtol=0, atol=0)
+        same(gathered(again.state_dict()[key]), alone.state_dict()[key], rtol=0, atol=0)
 
 
 class WithUnused(nn.Module):
@@ -125,14 +130,14 @@ def check_dtensor(spec, placement):
     values = data(8, CHANNELS, 4, 4)
     leaf, x = values.clone().requires_grad_(), distribute_tensor(values, mesh, [placement]).requires_grad_()
     y, z = alone(leaf), norm(x)
-    same(z.full_tensor(), y, rtol=1e-4, atol=1e-5)
+    same(gathered(z), y, rtol=1e-4, atol=1e-5)
     for output in (y, z):
         (output * output.detach().cos()).sum().backward()
-    same(x.grad.full_tensor(), leaf.grad, rtol=1e-3, atol=1e-5)
+    same(gathered(x.grad), leaf.grad, rtol=1e-3, atol=1e-5)
     for a, b in zip(norm.parameters(), alone.parameters(), strict=True):
-        same(a.grad.full_tensor(), b.grad, rtol=1e-3, atol=1e-4)
-    for a, b in zip(norm.buffers(), alone.buffers(), strict=True):
-        same(a.full_tensor(), b)
+        same(gathered(a.grad), b.grad, rtol=1e-3, atol=1e-4)
+    for tensor, b in zip(norm.buffers(), alone.buffers(), strict=True):
+        same(gathered(tensor), b)
 
 
 def everything(rank, folder):

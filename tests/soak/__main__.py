@@ -62,7 +62,7 @@ def run_many(minutes: float, passes: int | None, seed: int, path: Path | None) -
     counts: Counter[str] = Counter(before.get("by_kernels", {}))
 
     def save() -> float:
-        total = spent + (time.monotonic() - start) / 60
+        total: float = spent + (time.monotonic() - start) / 60
         kinds = dict(sorted(counts.items()))
         result = {"passes": counts.total(), "differ": failures, "draws": number, "seed": seed, "by_kernels": kinds}
         write_result(path, "passes", {**result, "minutes": round(total, 1)})

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +24,7 @@ from torch import Tensor
 import anynorm
 from anynorm import kernels
 from anynorm.core.activation import read_activation
+from anynorm.core.affine import inverse_std
 from anynorm.errors import AnynormError
 from anynorm.kernels import reference
 from anynorm.layers.norm import CustomNorm
@@ -40,7 +42,7 @@ MAX_NAIVE = 240
 MAX_TRITON = 400
 MAX_HALF = 1e4
 """Passes in float16 with larger values are not compared: they may overflow."""
-INVERSE_STD = reference.inverse_std
+INVERSE_STD = inverse_std
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
@@ -109,7 +111,7 @@ def make_inputs(case: Case) -> Inputs:
     return Inputs(layer, _lay_out(x, case.layout), residual, condition, keywords, dy, generator)
 
 
-def _values(case: Case, normal: Any) -> Tensor:
+def _values(case: Case, normal: Callable[..., Tensor]) -> Tensor:
     size = torch.linspace(0.5, 2, case.shape[1], dtype=torch.float64).reshape(1, -1, *(1 for _ in case.shape[2:]))
     x = 0.7 + size * normal(*case.shape)
     if case.values == "offset":
@@ -126,7 +128,7 @@ def _values(case: Case, normal: Any) -> Tensor:
     return x
 
 
-def _condition(case: Case, layer: Any, n: int, normal: Any, generator: torch.Generator) -> Any:
+def _condition(case: Case, layer: Any, n: int, normal: Callable[..., Tensor], generator: torch.Generator) -> Any:
     c = case.shape[1]
     if layer.norm_spec.num_classes:
         labels = torch.randint(layer.norm_spec.num_classes, (n,), generator=generator)
@@ -287,16 +289,18 @@ def _naive(case: Case, given: Inputs, dy: Tensor) -> dict[str, Tensor] | None:
     labels = torch.full((n,), labels) if isinstance(labels, int) else labels
     domain = labels.tolist() if layer.norm_spec.affine.num_domains else None
     params = {name: p.detach().double().requires_grad_(p.requires_grad) for name, p in layer.named_parameters()}
-    mixed = []
+    mixed: list[Tensor] = []
     for k, side in enumerate(cuts):
-        tables = [references.statistics(rows, names[name], domain, zero_mean=not cuts[0], valid=valid)[k] for name in side]
+        tables: list[Any] = [
+            references.statistics(rows, names[name], domain, zero_mean=not cuts[0], valid=valid)[k] for name in side
+        ]
         mixed.append(references.weighted(tables, _weights(params.get(("mean_weight", "var_weight")[k]), case.spec)))
     affine = []
     if "weight" in params:
         affine.append((params["weight"][:, None], params["bias"][:, None] if "bias" in params else torch.zeros(c, 1).double()))
     if "class_weight" in params:
         affine.append((params["class_weight"][labels][..., None], params["class_bias"][labels][..., None]))
-    y = references.normalize(rows, *mixed, affine, layer.eps).reshape(x.movedim(axis, 1).shape).movedim(1, axis)
+    y = references.normalize(rows, mixed[0], mixed[1], affine, layer.eps).reshape(x.movedim(axis, 1).shape).movedim(1, axis)
     y = y if given.residual is None else y + given.residual.double()
     activation = read_activation(case.activation)
     y = y if activation is None else activation(y)
@@ -412,16 +416,15 @@ def _limits(case: Case, given: Inputs, dy: Tensor) -> dict[str, float]:
     """Return the largest errors of all results that changes of the exact function by roundings explain."""
     results, factors = [], [1.0]
 
-    def inverse_std(var: Tensor, eps: float) -> Tensor:
+    def watched(var: Tensor, eps: float) -> Tensor:
         r = INVERSE_STD(var, eps)
         factors.append(float(r.detach().abs().max()))
         return r
 
     for seed in range(4):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reference, "inverse_std", inverse_std)
-            exact, z = _exact(given, ROUNDING if seed else 0.0, seed)
-        results.append(_finish(case, exact, z, dy))
+            patch.setattr(reference, "inverse_std", watched)
+            results.append(_finish(case, *_exact(given, ROUNDING if seed else 0.0, seed), dy))
     limits = {name: AMPLIFIED * max(_error(other[name], exact) for other in results[1:]) for name, exact in results[0].items()}
     for name, exact in results[0].items():
         if name.startswith("d") and exact.numel():

@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,9 @@ def kill_run(config: Config, kills: int, generator: random.Random) -> tuple[int,
                 run_forever(config, folder / "killed")
             time.sleep(seconds * generator.random())
             os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+            _, status = os.waitpid(process, 0)
+            if not os.WIFSIGNALED(status):
+                return resumed, "a process ended before it was killed"
         return resumed, difference(config, folder)
     finally:
         shutil.rmtree(folder)
@@ -91,6 +94,9 @@ def run_forever(config: Config, folder: Path) -> None:
     try:
         train(config, folder, seconds=0.0)
         time.sleep(3600)
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
     finally:
         os._exit(1)
 

@@ -10,23 +10,25 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import anynorm
 from anynorm.integrations.opacus import register
-from tests.helpers import same
+from tests.helpers import ROWS, same
 
 # Opacus itself, about its hooks and its random numbers
 pytestmark = [pytest.mark.filterwarnings("ignore:Full backward hook"), pytest.mark.filterwarnings("ignore:Secure RNG")]
 register()
 X = torch.randn(6, 3, 5, 5, generator=torch.Generator().manual_seed(0))
 Y = torch.tensor([0, 1, 0, 1, 1, 0])
-PER_SAMPLE = ["gn:4", "ln", "in", "pn", "in+ln"]
-POOLED = ["bn", "hn:4", "sn", "bgn:2", "sabn@2", "bn/en:4"]
+SPECS = [spec for spec in ROWS if list(anynorm.make(spec, 16).parameters())]
+PER_SAMPLE = [spec for spec in SPECS if not anynorm.make(spec, 16).pools_samples and not anynorm.make(spec, 16).takes_condition]
+CONDITIONAL = [spec for spec in SPECS if not anynorm.make(spec, 16).pools_samples and spec not in PER_SAMPLE]
+POOLED = [spec for spec in SPECS if anynorm.make(spec, 16).pools_samples]
 
 
 def network(spec):
     torch.manual_seed(0)
-    norm = anynorm.make(spec, 8)
+    norm = anynorm.make(spec, 16)
     with torch.no_grad():
         norm.weight.uniform_(0.5, 1.5)
-    return nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(72, 2))
+    return nn.Sequential(nn.Conv2d(3, 16, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
 
 
 @pytest.mark.parametrize("spec", PER_SAMPLE)
@@ -36,9 +38,17 @@ def test_norms_of_each_sample_are_valid(spec):
 
 @pytest.mark.parametrize("spec", POOLED)
 def test_norms_that_pool_over_samples_are_reported_with_the_reason(spec):
-    (error,) = ModuleValidator.validate(nn.Sequential(nn.Conv2d(3, 8, 3), anynorm.make(spec, 8)))
+    (error,) = ModuleValidator.validate(nn.Sequential(nn.Conv2d(3, 16, 3), anynorm.make(spec, 16)))
     assert "pools over samples" in str(error)
     assert 'anynorm.convert(model, "gn:32", groups="nearest")' in str(error)
+
+
+@pytest.mark.parametrize("spec", CONDITIONAL)
+def test_norms_with_a_condition_are_reported_and_replaced(spec):
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), anynorm.make(spec, 16))
+    (error,) = ModuleValidator.validate(model)
+    assert "takes a condition" in str(error)
+    assert ModuleValidator.is_valid(ModuleValidator.fix(model, num_groups=4))
 
 
 @pytest.mark.parametrize("spec", PER_SAMPLE)
