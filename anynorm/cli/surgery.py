@@ -48,8 +48,8 @@ def convert(
     distill: Annotated[
         str | None,
         typer.Option(
-            help="Inputs, without labels, on which the converted model is trained to return what the original returns: a folder, a "
-            "file or a factory. Without --fit, the first 512 are also the calibration inputs."
+            help="Inputs, without labels, on which the converted model is trained to return what the original returns: a folder, "
+            "a file or a factory. Without --fit, the first 512 are also the calibration inputs."
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Budget of --distill in steps.", show_default="1000")] = None,
@@ -58,7 +58,8 @@ def convert(
         Path | None, typer.Option(help="File to which --distill writes its state, and from which it resumes after an interrupt.")
     ] = None,
     fold: Annotated[
-        bool, typer.Option("--fold", help="Fold the new norms at the end; the first inputs of --distill or --fit are the example.")
+        bool,
+        typer.Option("--fold", help="Fold the new norms at the end; the first inputs of --distill or --fit are the example."),
     ] = False,
     out: Out = None,
     as_json: AsJson = False,

@@ -33,6 +33,7 @@ from anynorm.table import pluralize
 
 DEFAULT_STEPS = 1000
 END = "end to end"
+END_LR = 0.3  # of the learning rate, for the end-to-end phase after stages, whose parameters are trained already
 
 
 def distill(
@@ -56,15 +57,15 @@ def distill(
     Args:
         model: the converted network, best with `convert(model, spec, fit=…)`. Its parameters with `requires_grad` are trained.
         original: a copy of the network before the conversion.
-        data: samples: batches as those of `recalibrate`, or a tensor. Labels are not used. All samples are kept in memory; a tenth of
-            them, 256 at most, is held out to choose the best state.
+        data: samples: batches as those of `recalibrate`, or a tensor. Labels are not used. All samples are kept in memory; a
+            tenth of them, 256 at most, is held out to choose the best state.
         stages: paths of the modules that are trained one after the other; None for the residual blocks, as in `xbn`; [] for
             none.
         steps: the budget in steps of end-to-end training; a step of all stages counts as one. By default 1000.
         minutes: the budget in minutes, instead of steps. The result then depends on the speed of the machine.
         stage_share: the part of the budget for the stages; the rest is for the end-to-end phase.
         batch_size: samples per step.
-        lr: the highest learning rate of Adam; half a cosine after a warm-up.
+        lr: the highest learning rate of Adam, 0.3 of it in an end-to-end phase after stages; half a cosine after a warm-up.
         augment: function of the inputs of a minibatch and a `torch.Generator`. By default, images are shifted and flipped; None
             for no augmentation.
         forward: a function `forward(model, batch)` that calls a model, if the call in `anynorm.surgery.batches` does not suit it.
@@ -73,12 +74,12 @@ def distill(
         seed: seed of the held-out part, the minibatches and the augmentation.
 
     Returns:
-        A report with one row per stage and one for the end-to-end phase: number of parameters and steps, and the error on the held-out
-        samples before and after. 0 is the output of the original, 1 a constant output; see `anynorm.surgery.distill_training`.
+        A report with one row per stage and one for the end-to-end phase: number of parameters and steps, and the error on the
+        held-out samples before and after. 0 is the output of the original, 1 a constant; see `anynorm.surgery.distill_training`.
 
     Raises:
-        SurgeryError: if the arguments do not fit, the original returns NaN, or the training diverges. After an error or an interrupt
-            the model is as before; the checkpoint has the last finished stage or evaluation.
+        SurgeryError: if the arguments do not fit, the original returns NaN, or the training diverges. After an error or an
+            interrupt the model is as before; the checkpoint has the last finished stage or evaluation.
 
     >>> import copy
     >>> import anynorm
@@ -330,7 +331,8 @@ class _Distillation:
             return sum(errors) / len(errors)
 
         parameters = [each for each in self.model.parameters() if each.requires_grad]
-        training = Optimization(self.model, parameters, loss, error, Budget(steps, seconds), self.lr, "the whole network", save)
+        lr = self.lr * (END_LR if self.stage_share else 1.0)
+        training = Optimization(self.model, parameters, loss, error, Budget(steps, seconds), lr, "the whole network", save)
         if steps != 0 and seconds != 0:
             training.run(generator, state)
             self.rows.append({"path": END, "parameters": sum(each.numel() for each in parameters), **_result(training)})

@@ -1,7 +1,7 @@
 """Inputs and outputs of a stage: the inputs from the converted network, the outputs from the original.
 
-Both networks run only as far as the stage, or, if its input is the output of the stage before, only this stage on the kept values.
-The values of all samples are kept, for one stage at a time.
+Both networks run only as far as the stage, or, if its input is the output of the stage before, only this stage on the kept
+values. The values of all samples are kept, for one stage at a time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def inputs_of(model: nn.Module, module: nn.Module, run: Call) -> Arguments:
     """
     found: list[Arguments] = []
 
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # a copy, because the modules before may write into their output in place
         found.append(tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), (args, kwargs)))
         raise _Stop
@@ -56,7 +56,7 @@ def output_of(model: nn.Module, module: nn.Module, run: Call) -> Any:
     """
     found: list[Any] = []
 
-    def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def after(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
         found.append(tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), output))
         raise _Stop
 
@@ -103,8 +103,8 @@ def check_single_calls(model: nn.Module, modules: dict[str, nn.Module], run: Cal
     for path, number in calls.items():
         if number != 1:
             raise SurgeryError(
-                f"block '{path}' runs {number} times per forward pass; a stage must run once. Pass other stages=[…], or stages=[] to "
-                "train end to end only. The model is unchanged."
+                f"block '{path}' runs {number} times per forward pass; a stage must run once. Pass other stages=[…], or "
+                "stages=[] to train end to end only. The model is unchanged."
             )
 
 
@@ -170,7 +170,9 @@ def join(values: list[Any], sizes: list[int]) -> Any:
     """Concatenate nested values along their samples; a tensor without one entry per sample is that of the first value."""
 
     def concatenate(*leaves: Any) -> Any:
-        has_samples = all(isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == n for leaf, n in zip(leaves, sizes, strict=True))
+        has_samples = all(
+            isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == n for leaf, n in zip(leaves, sizes, strict=True)
+        )
         return torch.cat(leaves) if has_samples else leaves[0]
 
     return tree_map(concatenate, *values)

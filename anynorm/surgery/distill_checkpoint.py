@@ -27,7 +27,9 @@ def fingerprint(model: nn.Module, original: nn.Module, batch: Any, settings: dic
         "version": VERSION,
         "model": _hash(list(model.state_dict().values())),
         "original": _hash(list(original.state_dict().values())),
-        "samples": _hash([torch.stack([tensor.double().sum(), tensor.double().abs().amax()]) for tensor in tensors if tensor.numel()]),
+        "samples": _hash(
+            [torch.stack([tensor.double().sum(), tensor.double().abs().amax()]) for tensor in tensors if tensor.numel()]
+        ),
     }
 
 
@@ -65,13 +67,13 @@ class Checkpoint:
             run = state["run"]
         except Exception as error:  # torch.load raises many types for a file of another format
             raise SurgeryError(
-                f"{self.path} is not a checkpoint of distill ({type(error).__name__}): delete it, or pass another path. The model is "
-                "unchanged."
+                f"{self.path} is not a checkpoint of distill ({type(error).__name__}): delete it, or pass another path. The "
+                "model is unchanged."
             ) from None
         changed = [name for name in self.run if run.get(name) != self.run[name]]
         if changed:
             raise SurgeryError(
-                f"{self.path} is the checkpoint of another run: it differs in {', '.join(changed)}. To resume, pass the same model "
-                "(converted, not yet distilled), samples and settings; otherwise delete the file. The model is unchanged."
+                f"{self.path} is the checkpoint of another run: it differs in {', '.join(changed)}. To resume, pass the same "
+                "model (converted, not yet distilled), samples and settings; otherwise delete the file. The model is unchanged."
             )
         return state

@@ -123,7 +123,9 @@ def read_samples(data: Any, batch_size: int, augment: Augment | None, generator:
     size = size_of(batch)
     held_out = min(MAX_HELD_OUT, max(1, round(HELD_OUT * size)))
     if size - held_out < batch_size:
-        needed = next(n for n in range(size, 3 * batch_size + 3) if n - min(MAX_HELD_OUT, max(1, round(HELD_OUT * n))) >= batch_size)
+        needed = next(
+            n for n in range(size, 3 * batch_size + 3) if n - min(MAX_HELD_OUT, max(1, round(HELD_OUT * n))) >= batch_size
+        )
         raise SurgeryError(
             f"distill needs at least {needed} samples for minibatches of {batch_size} and a held-out part of a tenth; got "
             f"{size}. Pass more samples, or a smaller batch_size. The model is unchanged."

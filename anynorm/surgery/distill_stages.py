@@ -43,14 +43,14 @@ def check_models(model: nn.Module, original: nn.Module) -> None:
             if type(module).__name__ == "OptimizedModule":
                 place = f"{name}, at '{path}'," if path else name
                 raise SurgeryError(
-                    f"{place} is compiled by torch.compile; distill observes the blocks by hooks, which compiled code skips. Pass "
-                    "the module that was compiled, and compile it afterwards. The model is unchanged."
+                    f"{place} is compiled by torch.compile; distill observes the blocks by hooks, which compiled code skips. "
+                    "Pass the module that was compiled, and compile it afterwards. The model is unchanged."
                 )
     known = {id(parameter) for parameter in original.parameters()}
     if model is original or any(id(parameter) in known for parameter in model.parameters()):
         raise SurgeryError(
-            "original must be a copy that does not share parameters with the model: original = copy.deepcopy(model) before convert. "
-            "The model is unchanged."
+            "original must be a copy that does not share parameters with the model: original = copy.deepcopy(model) before "
+            "convert. The model is unchanged."
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise SurgeryError(

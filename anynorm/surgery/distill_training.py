@@ -1,7 +1,7 @@
 """The optimization of a distillation: Adam with a cosine schedule, until a budget ends or the held-out error does not improve.
 
-The error of outputs y with respect to those of the original t is ‖y − t‖² / ‖t − mean(t)‖², the mean of the samples of a minibatch:
-0 for the same outputs, 1 for constant ones. Outputs (n, c) of the whole network, which may be logits, have the divergence
+The error of outputs y with respect to those of the original t is ‖y − t‖² / ‖t − mean(t)‖², over the samples of a minibatch: 0
+for the same outputs, 1 for constant ones. Outputs (n, c) of the whole network, which may be logits, have the divergence
 KL(softmax t ‖ softmax y) in addition; it is also 0 if the outputs are the same.
 """
 
@@ -23,7 +23,9 @@ from anynorm.surgery.distill_data import tensors_of
 
 WARMUP = 0.05  # of the budget
 EVALUATIONS = 10  # of the held-out part, during the budget
-PATIENCE = 4  # evaluations without improvement after which the training ends; the start does not count, since the warm-up disturbs it
+PATIENCE = (
+    4  # evaluations without improvement after which the training ends; the start does not count, since the warm-up disturbs it
+)
 MIN_VARIANCE = 1e-12
 Loss = Callable[[], Tensor]
 
@@ -38,7 +40,8 @@ def relative_error(outputs: Any, targets: Any) -> Tensor:
     shapes = [[tuple(tensor.shape) for tensor in tensors_of(value)] for value in (outputs, targets)]
     if shapes[0] != shapes[1] or not pairs:
         raise SurgeryError(
-            f"the model and its original must return tensors of the same shapes; got {shapes[0]} and {shapes[1]}. The model is unchanged."
+            f"the model and its original must return tensors of the same shapes; got {shapes[0]} and {shapes[1]}. "
+            "The model is unchanged."
         )
     errors = [functional.mse_loss(y.float(), t.float()) / t.float().var(correction=0).clamp(min=MIN_VARIANCE) for y, t in pairs]
     return torch.stack(errors).mean()
@@ -96,7 +99,7 @@ class Optimization:
     budget: Budget
     lr: float
     name: str
-    save: Callable[[dict[str, Any]], None] = lambda state: None
+    save: Callable[[dict[str, Any]], None] = lambda _: None
     errors: list[float] = field(default_factory=list)
     best: dict[str, Tensor] = field(default_factory=dict)
 
@@ -133,8 +136,8 @@ class Optimization:
         loss = self.loss()
         if not torch.isfinite(loss):
             raise SurgeryError(
-                f"the loss of {self.name} is {float(loss.detach())} at step {self.budget.step}: use a smaller lr than {self.lr}, or convert with "
-                "fit= first. The model is unchanged."
+                f"the loss of {self.name} is {float(loss.detach())} at step {self.budget.step}: use a smaller lr than {self.lr}, "
+                "or convert with fit= first. The model is unchanged."
             )
         loss.backward()
         optimizer.step()

@@ -1,6 +1,7 @@
 """`distill` trains a converted network to return what its original returns; errors and interrupts leave it as it was."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,7 +154,7 @@ def interrupt_after(calls):
 @pytest.mark.parametrize("calls", [29, 56])
 def test_an_interrupted_run_leaves_the_model_and_resumes_to_the_same_end(trained, digits, tmp_path, calls):
     images = digits[0][:150]
-    settings = {"steps": 40, "batch_size": 16, "stage_share": 0.25}
+    settings: Any = {"steps": 40, "batch_size": 16, "stage_share": 0.25}
     whole = converted(trained, digits)
     report = anynorm.distill(whole, trained, images, **settings)
     model = converted(trained, digits)
@@ -210,7 +211,9 @@ def test_settings_that_do_not_fit_are_refused(trained, digits, settings, message
 
 
 def test_too_few_images_for_a_block_are_refused_with_the_number_needed(trained, digits):
-    message = "block 'layer3.0': it has 13952 parameters and 128 output values per sample, so at least 109 samples .* got 45 samples"
+    message = (
+        "block 'layer3.0': it has 13952 parameters and 128 output values per sample, so at least 109 samples .* got 45 samples"
+    )
     refused(message, converted(trained, digits), trained, digits[0][:50])
     refused("at least one batch of data; got none", converted(trained, digits), trained, [])
 
@@ -219,7 +222,9 @@ def test_nan_in_the_outputs_of_the_original_is_refused(trained, digits):
     original = copy.deepcopy(trained)
     with torch.no_grad():
         original.linear.bias[3] = torch.nan
-    refused("NaN or infinity in 15 of 150 values of its output", converted(trained, digits), original, digits[0][:150], batch_size=16)
+    refused(
+        "NaN or infinity in 15 of 150 values of its output", converted(trained, digits), original, digits[0][:150], batch_size=16
+    )
     original = copy.deepcopy(trained)
     images = digits[0][:150].clone()
     images[:] = torch.nan
@@ -235,7 +240,9 @@ def test_an_original_that_shares_parameters_is_refused(trained, digits):
 
 
 def test_a_model_without_parameters_to_train_is_refused(trained, digits):
-    refused(r"the model has none: model.requires_grad_\(True\)", converted(trained, digits).requires_grad_(False), trained, digits[0])
+    refused(
+        r"the model has none: model.requires_grad_\(True\)", converted(trained, digits).requires_grad_(False), trained, digits[0]
+    )
 
 
 class Shared(nn.Module):
@@ -272,7 +279,9 @@ def test_wrapped_and_compiled_models_are_refused(trained, digits):
     model = converted(trained, digits)
     compiled = torch.compile(model, backend="eager")
     refused("model is compiled by torch.compile", compiled, trained, digits[0][:150])
-    refused("original is compiled by torch.compile", model, torch.compile(copy.deepcopy(trained), backend="eager"), digits[0][:150])
+    refused(
+        "original is compiled by torch.compile", model, torch.compile(copy.deepcopy(trained), backend="eager"), digits[0][:150]
+    )
 
     class DistributedDataParallel(nn.Module):
         def __init__(self, module):
@@ -288,7 +297,9 @@ def test_wrapped_and_compiled_models_are_refused(trained, digits):
 def test_outputs_of_other_shapes_are_refused(trained, digits):
     original = copy.deepcopy(trained)
     original.linear = nn.Linear(32, 7)
-    refused(r"tensors of the same shapes; got \[\(15, 10\)\] and \[\(15, 7\)\]", converted(trained, digits), original, digits[0][:150])
+    refused(
+        r"tensors of the same shapes; got \[\(15, 10\)\] and \[\(15, 7\)\]", converted(trained, digits), original, digits[0][:150]
+    )
 
 
 def test_a_learning_rate_that_diverges_is_refused(trained, digits):
