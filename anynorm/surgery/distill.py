@@ -24,7 +24,7 @@ from anynorm.surgery.distill_activations import Activations, check_finite, check
 from anynorm.surgery.distill_checkpoint import Checkpoint, fingerprint
 from anynorm.surgery.distill_data import Augment, Samples, read_samples, shift_and_flip, tensors_of
 from anynorm.surgery.distill_stages import Stage, check_models, check_sample_count, find_stages
-from anynorm.surgery.distill_training import Budget, Optimization, output_error, relative_error
+from anynorm.surgery.distill_training import Budget, Optimization, relative_error
 from anynorm.surgery.find import find_norms
 from anynorm.surgery.modes import preserve_modes
 from anynorm.surgery.recalibrate import recalibrate
@@ -33,7 +33,7 @@ from anynorm.table import pluralize
 
 DEFAULT_STEPS = 1000
 END = "end to end"
-END_LR = 0.3  # of the learning rate, for the end-to-end phase after stages, whose parameters are trained already
+END_LR = 0.1  # of the learning rate, for the end-to-end phase after stages, whose parameters are trained already
 
 
 def distill(
@@ -44,7 +44,7 @@ def distill(
     stages: Sequence[str] | None = None,
     steps: int | None = None,
     minutes: float | None = None,
-    stage_share: float = 0.3,
+    stage_share: float = 0.7,
     batch_size: int = 32,
     lr: float = 1e-3,
     augment: Augment | None = shift_and_flip,
@@ -65,7 +65,7 @@ def distill(
         minutes: the budget in minutes, instead of steps. The result then depends on the speed of the machine.
         stage_share: the part of the budget for the stages; the rest is for the end-to-end phase.
         batch_size: samples per step.
-        lr: the highest learning rate of Adam, 0.3 of it in an end-to-end phase after stages; half a cosine after a warm-up.
+        lr: the highest learning rate of Adam, 0.1 of it in an end-to-end phase after stages; half a cosine after a warm-up.
         augment: function of the inputs of a minibatch and a `torch.Generator`. By default, images are shifted and flipped; None
             for no augmentation.
         forward: a function `forward(model, batch)` that calls a model, if the call in `anynorm.surgery.batches` does not suit it.
@@ -224,7 +224,7 @@ class _Distillation:
         with torch.no_grad():
             targets = self.forward(self.original, first)
             check_finite(targets, "its output")
-            output_error(self.forward(self.model, first), targets)
+            relative_error(self.forward(self.model, first), targets)
         for stage in self.stages:
             output = output_of(self.original, stage.original, lambda each: self.forward(each, first))
             check_finite(output, f"the output of block '{stage.path}'")
@@ -254,7 +254,7 @@ class _Distillation:
             previous = self.stages[index - 1]
             activations = before.next((previous.module, previous.original), stage.original, calls)
         if activations is None:
-            activations = Activations([], [], [len(part) for part in indices.split(self.samples.batch_size)])
+            activations = Activations([], [], [len(part) for part in torch.split(indices, self.samples.batch_size)])
             for batch in batches:
                 activations.inputs.append(inputs_of(self.model, stage.module, self._call(batch)))
                 activations.targets.append(output_of(self.original, stage.original, self._call(batch)))
@@ -286,11 +286,11 @@ class _Distillation:
             return
         start = time.monotonic()
         generator = torch.Generator().manual_seed(self.seed + 1 + index)
-        self.activations = tuple(
+        train, held_out = (
             self._activations(index, indices, batches, before)
             for (indices, batches), before in zip(self._batches(), self.activations, strict=True)
         )
-        train, held_out = self.activations
+        self.activations = (train, held_out)
         budget.used_seconds = time.monotonic() - start
 
         def loss() -> Tensor:
@@ -298,11 +298,10 @@ class _Distillation:
             return relative_error(stage.module(*args, **kwargs), targets)
 
         def error() -> float:
-            errors = [
-                float(relative_error(stage.module(*args, **kwargs), targets)) * size
-                for (args, kwargs), targets, size in zip(held_out.inputs, held_out.targets, held_out.sizes, strict=True)
-            ]
-            return sum(errors) / sum(held_out.sizes)
+            total = 0.0
+            for (args, kwargs), targets, size in zip(held_out.inputs, held_out.targets, held_out.sizes, strict=True):
+                total += float(relative_error(stage.module(*args, **kwargs), targets)) * size
+            return total / sum(held_out.sizes)
 
         name = f"block {index + 1} of {len(self.stages)}"
         training = Optimization(stage.module, stage.parameters, loss, error, budget, self.lr, name)
@@ -322,11 +321,11 @@ class _Distillation:
             with torch.no_grad():
                 target = self.forward(self.original, batch)
             check_finite(target, "its output")
-            return output_error(self.forward(self.model, batch), target)
+            return relative_error(self.forward(self.model, batch), target)
 
         def error() -> float:
             errors = [
-                float(output_error(self.forward(self.model, part), target)) for part, target in zip(parts, targets, strict=True)
+                float(relative_error(self.forward(self.model, part), target)) for part, target in zip(parts, targets, strict=True)
             ]
             return sum(errors) / len(errors)
 

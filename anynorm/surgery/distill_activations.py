@@ -150,7 +150,8 @@ class Activations:
                 chosen.append((select_tree((inputs, targets), inside, size), len(inside)))
             start += size
         sizes = [size for _, size in chosen]
-        return join([value for value, _ in chosen], sizes)
+        inputs, targets = join([value for value, _ in chosen], sizes)
+        return inputs, targets
 
 
 def _is_only_argument(output: Any, called: Arguments) -> bool:

@@ -107,7 +107,7 @@ class Samples:
 
     def parts(self, indices: Tensor) -> list[Any]:
         """Return the samples at some indices, as batches of at most `batch_size`."""
-        return [select(self.batch, part, self.size) for part in indices.split(self.batch_size)]
+        return [select(self.batch, part, self.size) for part in torch.split(indices, self.batch_size)]
 
 
 def read_samples(data: Any, batch_size: int, augment: Augment | None, generator: torch.Generator) -> Samples:

@@ -6,8 +6,8 @@ Each cell (network, spec, method, seed of the choice of images) is appended to t
 is measured; the command measures the cells that are missing, and can run in several processes. `make results` writes the table.
 
 A method is one function in `METHODS`, a network one entry of `NETWORKS`. CIFAR-10, photographs and pretrained networks are read
-from the shared data folder beside the project (`tests.real`); the vision transformer and ConvNeXt are trained here, on the digits of
-scikit-learn.
+from the shared data folder beside the project (`tests.real`); the vision transformer and ConvNeXt are trained here, on the digits
+of scikit-learn.
 """
 
 from __future__ import annotations

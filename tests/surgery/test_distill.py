@@ -13,7 +13,7 @@ import anynorm
 from anynorm.errors import SurgeryError
 from anynorm.lab import CifarResNet
 from anynorm.surgery.distill_data import read_samples, select, shift_and_flip
-from anynorm.surgery.distill_training import output_error, relative_error
+from anynorm.surgery.distill_training import relative_error
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def same_state(model, before):
 
 @torch.no_grad()
 def error(model, original, x):
-    return float(output_error(model(x), original(x)))
+    return float(relative_error(model(x), original(x)))
 
 
 @torch.no_grad()
@@ -68,7 +68,7 @@ def test_distilling_brings_the_outputs_to_those_of_the_original_on_new_images(tr
     before = agreement(model, trained, new), error(model, trained, new)
     report = anynorm.distill(model, trained, digits[0][:1400], steps=150)
     after = agreement(model, trained, new), error(model, trained, new)
-    assert after[1] < 0.4 * before[1]
+    assert after[1] < 0.6 * before[1]
     assert after[0] > before[0] + 0.02
     assert [row["path"] for row in report] == ["layer1.0", "layer2.0", "layer3.0", "end to end"]
     assert all(row["error_after"] < row["error_before"] for row in report)
@@ -344,10 +344,8 @@ def test_augmented_images_are_shifted_and_flipped_copies():
 
 def test_the_error_is_0_for_equal_outputs_and_1_for_the_mean():
     target = torch.from_numpy(np.random.default_rng(0).normal(2, 3, (50, 7)).astype(np.float32))
-    assert float(output_error(target, target)) == pytest.approx(0, abs=1e-6)
+    assert float(relative_error(target, target)) == 0
     mean = target.mean().expand_as(target)
     assert float(relative_error({"a": mean}, {"a": target})) == pytest.approx(1, rel=1e-5)
-    shifted = target + 1.0  # the same probabilities: only the squared error differs
-    assert float(output_error(shifted, target)) == pytest.approx(1 / float(target.var(correction=0)), rel=1e-4)
-    reference = nn.functional.kl_div(mean.log_softmax(1), target.softmax(1), reduction="batchmean")
-    assert float(output_error(mean, target)) == pytest.approx(1 + float(reference), rel=1e-4)
+    shifted = target + 1.0
+    assert float(relative_error(shifted, target)) == pytest.approx(1 / float(target.var(correction=0)), rel=1e-4)
