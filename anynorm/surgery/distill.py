@@ -33,7 +33,7 @@ from anynorm.table import pluralize
 
 DEFAULT_STEPS = 1000
 END = "end to end"
-END_LR = 0.1  # of the learning rate, for the end-to-end phase after stages, whose parameters are trained already
+END_LR = 0.2  # of the learning rate, for the end-to-end phase after stages, whose parameters are trained already
 
 
 def distill(
@@ -44,7 +44,7 @@ def distill(
     stages: Sequence[str] | None = None,
     steps: int | None = None,
     minutes: float | None = None,
-    stage_share: float = 0.7,
+    stage_share: float = 0.5,
     batch_size: int = 32,
     lr: float = 1e-3,
     augment: Augment | None = shift_and_flip,
@@ -65,7 +65,7 @@ def distill(
         minutes: the budget in minutes, instead of steps. The result then depends on the speed of the machine.
         stage_share: the part of the budget for the stages; the rest is for the end-to-end phase.
         batch_size: samples per step.
-        lr: the highest learning rate of Adam, 0.1 of it in an end-to-end phase after stages; half a cosine after a warm-up.
+        lr: the highest learning rate of Adam, 0.2 of it in an end-to-end phase after stages; half a cosine after a warm-up.
         augment: function of the inputs of a minibatch and a `torch.Generator`. By default, images are shifted and flipped; None
             for no augmentation.
         forward: a function `forward(model, batch)` that calls a model, if the call in `anynorm.surgery.batches` does not suit it.
