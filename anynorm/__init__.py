@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from anynorm.surgery.adapters import read_norm as read_norm
     from anynorm.surgery.adapters import register as register
     from anynorm.surgery.convert import convert as convert
+    from anynorm.surgery.distill import distill as distill
     from anynorm.surgery.domains import copy_domain as copy_domain
     from anynorm.surgery.fold import fold as fold
     from anynorm.surgery.freeze import freeze as freeze

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -47,6 +47,39 @@ def track(items: Iterable[T], description: str, total: int | None = None) -> Ite
     length = len(items) if total is None and isinstance(items, Sized) else total
     with reserve_display(), progress:
         yield from progress.track(limited, total=length, description=description)
+
+
+class Bar:
+    """Progress bar of a quantity that grows from 0 to a total, inside a `with` block.
+
+    Args:
+        description: Text before the bar.
+        total: The total.
+
+    >>> with Bar("training", 2.0) as bar:
+    ...     bar.update(1.5)
+    """
+
+    def __init__(self, description: str, total: float) -> None:
+        self._description, self._total = description, total
+        self._stack = ExitStack()
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Bar:
+        self._progress = _make_progress(_part_columns)
+        if self._progress is not None:
+            self._stack.enter_context(reserve_display())
+            self._stack.enter_context(self._progress)
+            self._progress.add_task(self._description, total=self._total)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def update(self, completed: float) -> None:
+        """Set the quantity."""
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=completed)
 
 
 class ByteProgress:
@@ -109,6 +142,12 @@ def _item_columns() -> list[ProgressColumn]:
             return Text("" if task.speed is None else f"{task.speed:.1f}/s")
 
     return [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn()]
+
+
+def _part_columns() -> list[ProgressColumn]:
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    return [TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()]
 
 
 def _byte_columns() -> list[ProgressColumn]:

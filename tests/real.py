@@ -86,3 +86,36 @@ def pretrained_efficientnet() -> nn.Module:
         "efficientnet-lite0", weights
     )
     return model.eval()
+
+
+def load_natural_photos(size: int = 224) -> tuple[Tensor, Tensor]:
+    """Return photographs of four sets as standardized images: 2 376 to choose from, and 500 others for tests.
+
+    The sets are BSDS500, COCO, the photographs of PACS, and pets; of each, the first of a random order are for tests.
+    """
+    sets = {
+        "bsds500/bsds_train_full.npz": ("bytes", 100),
+        "coco128/coco128_320.npz": ("images", 100),
+        "style_content/content_photo_pacs_227.npz": ("bytes", 100),
+        "pets/pets_96.npz": ("images", 200),
+    }
+    generator = torch.Generator().manual_seed(123)
+    chosen: list[Tensor] = []
+    test: list[Tensor] = []
+    for name, (key, num_test) in sets.items():
+        archive = np.load(SHARED / name)
+        encoded, offsets = archive[key], archive["offsets"]
+        pixels = np.stack([_decode(encoded[a:b].tobytes(), size) for a, b in pairwise(offsets)])
+        images = torch.from_numpy(pixels).movedim(-1, 1)
+        order = torch.randperm(len(images), generator=generator)
+        test.append(images[order[:num_test]])
+        chosen.append(images[order[num_test:]])
+    mean, std = MEAN[:, None, None], STD[:, None, None]
+    first, second = ((torch.cat(images).float() / 255 - mean) / std for images in (chosen, test))
+    return first, second
+
+
+def _decode(encoded: bytes, size: int) -> np.ndarray:
+    from PIL import Image, ImageOps
+
+    return np.asarray(ImageOps.fit(Image.open(io.BytesIO(encoded)).convert("RGB"), (size, size), Image.Resampling.BILINEAR))

@@ -21,6 +21,9 @@ from anynorm.lab.recipes.support.results import FOREST, pictures, write_pictures
 from anynorm.lab.recipes.support.verdict_table import control_table, verdict_table
 from anynorm.lab.recipes.support.verdicts import DECIDED, HOLDS, VERDICTS, Verdict
 from anynorm.table import Table, pluralize
+from tools.conversions import MARKER as CONVERSIONS
+from tools.conversions import PAGE as CONVERSIONS_PAGE
+from tools.conversions import conversions_block
 from tools.guides import GUIDES, guide_block
 from tools.inventory import MARKER as INVENTORY
 from tools.inventory import PAGES, inventory_block, overview_rows
@@ -202,6 +205,7 @@ if __name__ == "__main__":
         page.write_text(insert(inventory_block(paper, RECORDS), page.read_text(), INVENTORY))
     guide = ROOT / "docs" / "guide" / "robustness.md"
     guide.write_text(insert(robustness_block(RECORDS), guide.read_text(), MARKER))
+    CONVERSIONS_PAGE.write_text(insert(conversions_block(), CONVERSIONS_PAGE.read_text(), CONVERSIONS))
     for name in GUIDES:
         page = ROOT / "docs" / "guide" / name
         page.write_text(insert(guide_block(name, RECORDS), page.read_text()))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import anynorm
-from anynorm.cli.options import AsJson, Checkpoint, Data, Model, Out, print_table
+from anynorm.cli.options import AsJson, Checkpoint, Data, Model, Out, print_json, print_table
 
 Fit = Annotated[
     str | None,
@@ -45,15 +45,33 @@ def convert(
     batch_size: Annotated[
         int | None, typer.Option(help="Number of samples per device in training, for bgn without a number of groups.")
     ] = None,
+    distill: Annotated[
+        str | None,
+        typer.Option(
+            help="Inputs, without labels, on which the converted model is trained to return what the original returns: a folder, "
+            "a file or a factory. Without --fit, the first 512 are also the calibration inputs."
+        ),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget of --distill in steps.", show_default="1000")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Budget of --distill in minutes, instead of --steps.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="File to which --distill writes its state, and from which it resumes after an interrupt.")
+    ] = None,
+    fold: Annotated[
+        bool,
+        typer.Option("--fold", help="Fold the new norms at the end; the first inputs of --distill or --fit are the example."),
+    ] = False,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Replace the norms of a model; γ, β and running statistics are transferred if possible."""
+    from anynorm.cli.conversion import Route
     from anynorm.io.checkpoints import load_model
 
+    route = Route(fit, distill, steps, minutes, resume, fold)
     options: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
-    loaded = load_model(model, checkpoint).eval()
-    _finish(anynorm.convert(loaded, spec, where, fit=_read_all(fit), groups=groups, **options), out, as_json)
+    reports = route.run(load_model(model, checkpoint).eval(), spec, where, groups=groups, **options)
+    _finish_all(reports, out, as_json)
 
 
 def xbn(
@@ -140,9 +158,24 @@ def _read_all(fit: str | None) -> list[Any] | None:
 
 def _finish(report: Any, out: Path | None, as_json: bool) -> None:
     """Write the changed model and print the report."""
+    _write(report, out)
+    print_table(report, as_json)
+
+
+def _finish_all(reports: dict[str, Any], out: Path | None, as_json: bool) -> None:
+    """Write the model after the last of several operations and print all reports; as JSON, those after the first by name."""
+    first, *others = reports
+    _write(list(reports.values())[-1], out)
+    if as_json:
+        print_json(reports[first].to_dict() | {name: reports[name].to_dict() for name in others})
+        return
+    for name in [first, *others]:
+        print_table(reports[name], as_json)
+
+
+def _write(report: Any, out: Path | None) -> None:
     if out is not None:
         from anynorm.io.checkpoints import save_model
 
         save_model(report.model, out)
         report.finding += f" Wrote {out}."
-    print_table(report, as_json)

@@ -37,6 +37,9 @@ from anynorm.lab.recipes.support.verdicts import FAILED, VERDICTS
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.items import unpack_items
 from tests.cover import thorough_except
+from tools.conversions import MARKER as CONVERSIONS
+from tools.conversions import PAGE as CONVERSIONS_PAGE
+from tools.conversions import conversions_block
 from tools.guides import GUIDES, guide_block
 from tools.inventory import read_inventory
 from tools.results import insert, minutes, overview, results_page, summary
@@ -408,6 +411,18 @@ def test_the_results_in_a_page_are_generated_from_the_records(page, content):
 def test_the_measured_part_of_the_guide_to_robustness_is_generated_from_the_records():
     text = (ROOT / "docs" / "guide" / "robustness.md").read_text()
     assert text == insert(robustness_block(FOLDER), text, MARKER), "run `make results`"
+
+
+def test_the_table_of_conversions_is_that_of_its_record(tmp_path):
+    text = CONVERSIONS_PAGE.read_text()
+    assert text == insert(conversions_block(), text, CONVERSIONS), "run `make results`"
+    cells = [
+        {"network": "A", "spec": "ln", "method": method, "seed": seed, "accuracy": value, "images": images, "cpu_minutes": 0.5}
+        for method, seed, value, images in (("fit + distill", 0, 91.0, 9), ("fit + distill", 1, 90.5, 9), ("fit", 0, 80.0, 5))
+    ]
+    record = tmp_path / "record.json"
+    record.write_text(json.dumps({"conversions": {"originals": {"A": 92.0}, "cells": cells}}))
+    assert conversions_block(record).splitlines()[-1] == "| A (92.00) | `ln` | 80.00 | 90.75 (90.50–91.00) | 9 | 0.5 | 2 |"
 
 
 @pytest.mark.parametrize("name", GUIDES)
