@@ -15,12 +15,12 @@ def item() -> str:
     results = json.loads(RESULTS.read_text())
     passes, kill, steady = results["passes"], results["kill"], results["steady"]
     growth = steady["growth"]
+    source = f"seed {passes['seed']}, commit {passes['commit']}, {passes['hardware']}"
     return (
-        f"- Random passes: {passes['passes']} of C++, of Triton's interpreter and of the plain operations against float64 (`make soak`, "
-        f"seed {passes['seed']}, commit {passes['commit']}, {passes['hardware']}): {passes['differ']} differ. {kill['kills']} kills of "
-        f"{kill['tasks']} training tasks at random moments: {kill['differ']} ends differ. Over {steady['steps']} training steps with "
-        f"changing shapes: memory {growth['memory in MB']:+.1f} MB, file descriptors {growth['file descriptors']:+.0f}, threads "
-        f"{growth['threads']:+.0f}."
+        f"- Random passes: {passes['passes']} of C++, of Triton's interpreter and of the plain operations against float64 "
+        f"(`make soak`, {source}): {passes['differ']} differ. {kill['kills']} kills of {kill['tasks']} training tasks at random "
+        f"moments: {kill['differ']} ends differ. Over {steady['steps']} training steps with changing shapes: memory "
+        f"{growth['memory in MB']:+.1f} MB, file descriptors {growth['file descriptors']:+.0f}, threads {growth['threads']:+.0f}."
     )
 
 
