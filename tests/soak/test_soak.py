@@ -9,6 +9,7 @@ import torch
 from anynorm.kernels import cpu
 from tests.lab.tasks.test_battery import SMOKE
 from tests.soak import __main__ as soak
+from tests.soak import page
 from tests.soak.compare import run
 from tests.soak.generate import draw
 from tests.soak.kill import kill_run
@@ -73,6 +74,10 @@ def test_the_command_goes_on_where_it_stopped_and_prints_how_to_run_a_failure_ag
     assert line.startswith("python -m tests.soak --seed 5 --case ")
     assert soak.run_one(5, int(line.split("--case ")[1].split()[0])) == 1
     write_result(None, "passes", {})  # without a file, nothing is written
+
+
+def test_the_page_has_the_recorded_results():
+    assert page.item() in page.PAGE.read_text()
 
 
 def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bits():
