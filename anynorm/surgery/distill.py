@@ -44,7 +44,7 @@ def distill(
     stages: Sequence[str] | None = None,
     steps: int | None = None,
     minutes: float | None = None,
-    stage_share: float = 0.5,
+    stage_share: float = 0.3,
     batch_size: int = 32,
     lr: float = 1e-3,
     augment: Augment | None = shift_and_flip,

@@ -194,10 +194,10 @@ def fit(case: Case) -> dict[str, Any]:
 def fit_and_distill(case: Case) -> dict[str, Any]:
     """Convert with `fit=`, then distill; the errors of the stages are those of the report."""
     fit(case)
-    network = case.network
-    report = anynorm.distill(case.model, case.original, case.images, steps=network.steps, batch_size=network.batch_size)
+    settings: Any = {"steps": case.network.steps, "batch_size": case.network.batch_size, "stage_share": 0.3, "lr": 1e-3}
+    report = anynorm.distill(case.model, case.original, case.images, **settings)
     errors = {row["path"]: [round(row["error_before"], 4), round(row["error_after"], 4)] for row in report}
-    return {"steps": network.steps, "errors": errors}
+    return {**settings, "errors": errors}
 
 
 METHODS: dict[str, Callable[[Case], dict[str, Any]]] = {"abrupt": abrupt, "fit": fit, "fit + distill": fit_and_distill}
@@ -245,7 +245,7 @@ def missing(cells: list[dict[str, Any]], networks: list[str], methods: list[str]
 
 def update(results: dict[str, Any], record: Path = RECORD) -> None:
     """Add results to the record: to its lists and dictionaries, or as new entries."""
-    with FileLock(f"{record}.lock"):
+    with FileLock(Path(tempfile.gettempdir()) / f"anynorm-{record.name}.lock"):
         content = json.loads(record.read_text())
         conversions = content["conversions"]
         for name, value in results.items():
