@@ -65,8 +65,8 @@ inline Problem read_problem(const std::vector<int64_t>& spec) {
   p.domains = next();
   p.classes = next();
   p.style = next();
-  p.activation = Activation(next());
   p.in_sequence = next();
+  p.activation = Activation(next());
   p.strips = next();
   for (const Cut& cut : p.cuts)
     check(cut.channels >= 0 && cut.strips > 0 && cut.samples_per_part >= 0, "a cut has negative parts");

@@ -168,7 +168,7 @@ class ForwardSpec:
         norm, strips = self.norm_spec, math.lcm(*[cut.space or 1 for cut in self.cuts.distinct])
         numbers += [MIXINGS.index(type(norm.mixing)), norm.mixing.groups, self.num_domains, norm.num_classes]
         activation = 0 if self.activation is None else self.activation.index
-        return [*numbers, int(norm.takes_style), activation, int(self.updates_in_sequence), strips]
+        return [*numbers, int(norm.takes_style), int(self.updates_in_sequence), activation, strips]
 
     @property
     def slope(self) -> float:
@@ -196,7 +196,7 @@ class ForwardSpec:
             cuts.append(Cut(ALL if samples_per_part else 1, channels, space, max(samples_per_part, 1)))
             uses_batch.append(bool(uses))
         mean, var = (tuple([next(rest) for _ in range(next(rest))]) for _ in range(2))
-        mixing, groups, domains, classes, style, activation, _, _ = rest
+        mixing, groups, domains, classes, style, _, activation, _ = rest
         stages: list[Stage] = [] if params.weight is None else [PerChannelScale() if params.bias is None else PerChannel()]
         stages += [PerClass(classes)] if params.class_weight is not None else []
         stages += [Style()] if style else []

@@ -205,7 +205,7 @@ def test_compiled_models_and_inputs_by_keyword_are_observed():
             self.a, self.b = nn.BatchNorm1d(4), anynorm.make("auxbn@2", 4)
 
         def forward(self, x):
-            return self.b(condition=torch.zeros(len(x), dtype=torch.long), x=self.a(input=x))
+            return self.b(condition=torch.zeros(len(x), dtype=torch.long), input=self.a(input=x))
 
     assert [row["path"] for row in estimation_shift(Keyed(), data(32, 4))] == ["a", "b"]
 

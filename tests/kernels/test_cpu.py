@@ -288,7 +288,12 @@ def test_a_domain_without_samples_leaves_the_gradients_finite_without_eps(spec):
 def test_weights_that_a_layer_computes_have_gradients_where_they_are_zero():
     norm, x = make("bn", channels=8), data(4, 8, 4, 4)
     spec = kernels.interface.ForwardSpec.decode(
-        [2, 0, 1, 0, 1, 0, 1, 1, 1, 2, 0, 1, 2, 0, 1, 2, 1, 0, 0, 0, 0, 1], norm._params(None), 8, eps=1e-5, slope=0.0, group=""
+        [2, 0, 1, 0, 1, 0, 1, 1, 1, 2, 0, 1, 2, 0, 1, 2, 1, 0, 0, 0, 0, 0, 1],
+        norm._params(None),
+        8,
+        eps=1e-5,
+        slope=0.0,
+        group="",
     )  # bn and in with precomputed weights
     grads = []
     for name in ("reference", "cpu"):
@@ -531,14 +536,14 @@ SETTINGS, TENSORS = (
         ({"params": [*GOOD["params"][:4], None, None, None, None, None]}, "several cuts need mixing weights"),
         ({"params": GOOD["params"][:5]}, "9 parameters are needed"),
         ({"spec": SPEC[:-1]}, "too short"),
-        ({"spec": [1, 3, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 1]}, "does not fit the input"),
-        ({"spec": [1, 0, 1, 0, 1, 1, 9, 1, 0, 0, 1, 0, 0, 0, 0, 1]}, "no cut 9"),
-        ({"spec": [1, 0, 1, 0, 1, 2, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 1]}, "cut 0 occurs twice"),
-        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 7, 1, 0, 0, 0, 0, 1]}, "no mixing rule 7"),
-        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 3, 0, 0, 0, 0, 1]}, "3 groups do not divide 8 channels"),
-        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 2, 3, 0, 0, 1]}, "2 domains and 3 classes do not fit"),
-        ({"spec": [1, -1, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 1]}, "negative parts"),
-        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 9, 1]}, "no activation 9"),
+        ({"spec": [1, 3, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1]}, "does not fit the input"),
+        ({"spec": [1, 0, 1, 0, 1, 1, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1]}, "no cut 9"),
+        ({"spec": [1, 0, 1, 0, 1, 2, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1]}, "cut 0 occurs twice"),
+        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 7, 1, 0, 0, 0, 0, 0, 1]}, "no mixing rule 7"),
+        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 3, 0, 0, 0, 0, 0, 1]}, "3 groups do not divide 8 channels"),
+        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 2, 3, 0, 0, 0, 1]}, "2 domains and 3 classes do not fit"),
+        ({"spec": [1, -1, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1]}, "negative parts"),
+        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 9, 1]}, "no activation 9"),
         ({"params": [*GOOD["params"][:8], torch.ones(2, 1, 4)]}, "residual must have the shape, dtype and device of the input"),
         ({"x": torch.ones(2, 0)}, "groups do not divide 0 channels"),
         ({"running_stats": []}, "running statistics of 3 cuts are needed"),

@@ -196,7 +196,7 @@ def test_an_exported_program_is_right_for_other_batch_sizes_and_leaves_the_layer
     batch = torch.export.Dim("batch", min=2)
     args = (x,) if condition_for(norm, x) is None else (x, condition_for(norm, x))
     program = torch.export.export(
-        norm, args, dynamic_shapes=({0: batch},) * len(args) if len(args) == 1 else {"x": {0: batch}, "condition": {0: batch}}
+        norm, args, dynamic_shapes=({0: batch},) * len(args) if len(args) == 1 else {"input": {0: batch}, "condition": {0: batch}}
     )
     for n in (8, 3):
         y = data(n, CHANNELS, 4, 4, seed=n)

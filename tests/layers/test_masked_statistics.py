@@ -34,7 +34,7 @@ def naive(spec, norm, x, condition, valid):
         references.weighted([found[cut][side] for cut in cuts], weights(norm, name, "hard" in spec))
         for side, (cuts, name) in enumerate(zip(TABLE[spec], ("mean", "var"), strict=True))
     )
-    y = references.normalize(rows, mean, var, affine(norm, condition), norm.eps)
+    y = references.normalize(rows, mean, var, affine(norm, condition), float(norm.eps))
     return torch.where(flat[:, None], y, 0.0).reshape(x.shape)
 
 

@@ -90,7 +90,7 @@ def affine(norm, condition):
         pairs.append((norm.class_weight.double()[condition][..., None], norm.class_bias.double()[condition][..., None]))
     if norm.norm_spec.takes_style:
         style = condition.double().flatten(2)
-        pairs.append(((style.var(-1, correction=0, keepdim=True) + norm.eps) ** 0.5, style.mean(-1, keepdim=True)))
+        pairs.append(((style.var(-1, correction=0, keepdim=True) + float(norm.eps)) ** 0.5, style.mean(-1, keepdim=True)))
     return pairs
 
 
@@ -103,7 +103,7 @@ def reference(spec, norm, x, condition):
     found = {cut: references.statistics(rows, cut, domain, zero_mean=zero_mean) for cut in {*mean_cut_indices, *var_cut_indices}}
     mean = references.weighted([found[cut][0] for cut in mean_cut_indices], weights(norm, "mean", "hard" in spec))
     var = references.weighted([found[cut][1] for cut in var_cut_indices], weights(norm, "var", "hard" in spec))
-    return references.normalize(rows, mean, var, affine(norm, condition), norm.eps).reshape(x.shape)
+    return references.normalize(rows, mean, var, affine(norm, condition), float(norm.eps)).reshape(x.shape)
 
 
 @pytest.mark.parametrize("spec", TABLE)

@@ -119,7 +119,7 @@ def test_every_update_rule_averages_second_moments_without_bessels_correction(ru
     same(norm.running_var, expected)
     assert norm.running_mean is None
     y = norm.eval()(BATCHES[0])
-    same(y, BATCHES[0] / (expected[:, None, None] + norm.eps).sqrt())
+    same(y, BATCHES[0] / (expected[:, None, None] + float(norm.eps)).sqrt())
 
 
 def test_pooled_second_moments_of_two_cuts_are_exact():

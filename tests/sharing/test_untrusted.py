@@ -96,7 +96,7 @@ NORM = ("norms", 0)
         ((*NORM, "num_features"), 16, r"'1' \(sabn@4\) has 16 channels in norms.json, and 8 in the model of base"),
         ((*NORM, "num_features"), 10**12, "num_features must be an integer of at least 1; got a value of type int"),
         ((*NORM, "num_features"), 8.0, "num_features must be an integer of at least 1; got 8.0"),
-        ((*NORM, "eps"), 2.0, r"'1': eps must be in \[0, 1\); got 2.0"),
+        ((*NORM, "eps"), -1.0, r"'1': eps must be"),
         ((*NORM, "eps"), "1e-5", "eps must be a finite number; got '1e-5'"),
         ((*NORM, "eps"), 10**400, "eps must be a finite number"),
         ((*NORM, "update_rule"), "os.system", "update_rule must be one of running cumulative cumulative_biased pooled frozen"),

@@ -301,7 +301,11 @@ def _naive(case: Case, given: Inputs, dy: Tensor) -> dict[str, Tensor] | None:
         affine.append((params["weight"][:, None], params["bias"][:, None] if "bias" in params else torch.zeros(c, 1).double()))
     if "class_weight" in params:
         affine.append((params["class_weight"][labels][..., None], params["class_bias"][labels][..., None]))
-    y = references.normalize(rows, mixed[0], mixed[1], affine, layer.eps).reshape(x.movedim(axis, 1).shape).movedim(1, axis)
+    y = (
+        references.normalize(rows, mixed[0], mixed[1], affine, float(layer.eps))
+        .reshape(x.movedim(axis, 1).shape)
+        .movedim(1, axis)
+    )
     y = y if given.residual is None else y + given.residual.double()
     activation = read_activation(case.activation)
     y = y if activation is None else activation(y)
@@ -415,7 +419,10 @@ def _error(actual: Tensor, exact: Tensor) -> float:
 
 def _limits(case: Case, given: Inputs, dy: Tensor) -> dict[str, float]:
     """Return the largest errors of all results that changes of the exact function by roundings explain."""
-    results, factors = [], [given.layer.eps**-0.5 if isinstance(given.layer, Whitening) else 1.0]  # of a singular covariance
+    results, factors = (
+        [],
+        [float(given.layer.eps) ** -0.5 if isinstance(given.layer, Whitening) else 1.0],
+    )  # of a singular covariance
 
     def watched(var: Tensor, eps: float) -> Tensor:
         r = INVERSE_STD(var, eps)

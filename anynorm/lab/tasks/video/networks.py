@@ -28,6 +28,7 @@ from anynorm.lab.data.shape import DataShape
 from anynorm.lab.models import build_model
 from anynorm.lab.models.classifier import find_classifier
 from anynorm.lab.models.resnet import BasicBlock, Bottleneck
+from anynorm.layers.norm import Norm
 
 
 def make_video_model(
@@ -148,6 +149,8 @@ def _inflate_layer(path: str, layer: nn.Module, length: int, stride: int) -> nn.
         return nn.MaxPool3d((3 if reduces else 1, *sizes[0]), (stride, *sizes[1]), (int(reduces), *sizes[2]))
     if isinstance(layer, nn.AdaptiveAvgPool2d) and layer.output_size == 1:
         return nn.AdaptiveAvgPool3d(1)
+    if isinstance(layer, Norm):
+        layer.input_dims = tuple(dims + 1 for dims in layer.input_dims)
     if type(layer).__name__.endswith("2d"):
         raise DataError(f"'{path}' cannot be inflated: {type(layer).__name__} has no 3-D form here.")
     return layer
