@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 import anynorm
@@ -14,6 +13,8 @@ from anynorm.errors import SurgeryError
 from anynorm.lab import CifarResNet
 from anynorm.surgery.distill_data import read_samples, select, shift_and_flip
 from anynorm.surgery.distill_training import relative_error
+
+load_digits = pytest.importorskip("sklearn.datasets", reason="needs the lab extra").load_digits
 
 
 @pytest.fixture(scope="module")
