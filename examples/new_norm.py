@@ -28,7 +28,7 @@ if __name__ == "__main__":
     norm = anynorm.make("bgv:2", 8)
     x = 3 + 2 * torch.randn(16, 8, 5, 5, generator=torch.Generator().manual_seed(0))
     var = x.reshape(16, 2, -1).var(2, correction=0).repeat_interleave(4, 1)[:, :, None, None]
-    expected = (x - x.mean((0, 2, 3), keepdim=True)) / (var + norm.eps).sqrt()
+    expected = (x - x.mean((0, 2, 3), keepdim=True)) / (var + float(norm.eps)).sqrt()
     print(norm, "equals its formula:", torch.allclose(norm(x), expected, atol=1e-5))
 
     anynorm.make("bgv:2.sa@10", 8)  # with a sandwich affine for ten classes
