@@ -277,7 +277,6 @@ class Norm(RunningStats):
             SpecError: if the activation is unknown, or the norm does not support a mask or batch index.
             ShapeError: if the norm does not support the shape or dtype of x, or another tensor does not fit x.
             ConditionError: if the condition is missing or invalid.
-            SpecError: if the norm does not support a mask or batch index.
         """
         if not isinstance(input, Tensor) and isinstance(input, Proxy):  # type: ignore[unreachable]
             options = {"residual": residual, "activation": activation, "mask": mask}  # type: ignore[unreachable]

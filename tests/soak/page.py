@@ -19,8 +19,9 @@ def item() -> str:
     return (
         f"- Random passes: {passes['passes']} of C++, of Triton's interpreter and of the plain operations against float64 "
         f"(`make soak`, {source}): {passes['differ']} differ. {kill['kills']} kills of {kill['tasks']} training tasks at random "
-        f"moments: {kill['differ']} ends differ. Over {steady['steps']} training steps with changing shapes: memory "
-        f"{growth['memory in MB']:+.1f} MB, file descriptors {growth['file descriptors']:+.0f}, threads {growth['threads']:+.0f}."
+        f"moments, {kill['after_a_checkpoint']} of them after a checkpoint (commit {kill['commit']}): {kill['differ']} ends "
+        f"differ. Over {steady['steps']} training steps with changing shapes: memory {growth['memory in MB']:+.1f} MB, "
+        f"file descriptors {growth['file descriptors']:+.0f}, threads {growth['threads']:+.0f}."
     )
 
 
